@@ -256,9 +256,10 @@ def _own(body: Scope, inputs: Sequence[GraphArray], outputs: Sequence[GraphArray
     """The outputs under names of their own, made in the body: ONNX wants them so."""
     taken, made = {array.name for array in inputs}, []
     for array in outputs:
-        if array.scope is not body or array.name in taken:
+        source = array.name  # numbers that are all one get a tensor now, perhaps outside
+        if array.scope is not body or source in taken:
             name = body.fresh("xpgrad/Identity")
-            body.nodes.append(helper.make_node("Identity", [array.name], [name], name=f"{name}_node"))
+            body.nodes.append(helper.make_node("Identity", [source], [name], name=f"{name}_node"))
             array = GraphArray(body, array.dtype, array.shape, name)
         taken.add(array.name)
         made.append(array)

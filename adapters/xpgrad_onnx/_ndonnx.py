@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import ndonnx
 import numpy as np
 import spox
 from onnx import helper
 
-import xpgrad
 from xpgrad.engine import NumpyEngine
 from xpgrad_onnx._arrays import GraphArray, Scope, used
 from xpgrad_onnx._sizes import Size, symbol
 
 _OPSET, _IR = 21, 10
 _numbers = itertools.count()
-
-
-class _Result(NamedTuple):
-    """What a kernel of one result returns to its public function."""
-
-    Y: Any
 
 
 class NdonnxEngine(NumpyEngine):
@@ -50,18 +43,22 @@ class NdonnxEngine(NumpyEngine):
             return True
         return False
 
-    def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    def traced_kernel(
+        self,
+        operator: str,
+        arrays: Mapping[str, Any],
+        options: Mapping[str, Any],
+        kernel: Callable[[Mapping[str, Any]], Any],
+    ) -> Any:
         """See `Adapter`: the kernel writes a model, which becomes a part of the arrays' graph."""
-        kernel, lengths = getattr(xpgrad, operator, None), arrays.get("sequence_lens")
-        given = {name: array for name, array in arrays.items() if array is not None}
-        if kernel is None or getattr(lengths, "ndim", 1) != 1 or {"gate_order", "packed"} & options.keys():
-            return None
+        given, lengths = dict(arrays), arrays.get("sequence_lens")
+        if getattr(lengths, "ndim", 1) != 1:
+            return None  # resets are for steps that are counted
         if lengths is not None and not isinstance(lengths, ndonnx.Array):
             given["sequence_lens"] = ndonnx.asarray(np.asarray(lengths, dtype=np.int32))
-        call = dict(options)
-        if "wanted" in call:
-            call["wrt"] = call.pop("wanted")
-        return _inlined(kernel, {name: array.unwrap_spox() for name, array in given.items()}, call)
+        return _inlined(
+            operator, kernel, {name: x.unwrap_spox() for name, x in given.items() if x is not None}, given
+        )
 
     def lift(self, array: Any) -> np.ndarray:
         """The array's values."""
@@ -76,21 +73,25 @@ class NdonnxEngine(NumpyEngine):
         return f"ndonnx {ndonnx.__version__} arrays: the numpy engine on values; lazy ones become nodes"
 
 
-def _inlined(kernel: Any, variables: Mapping[str, spox.Var], options: Mapping[str, Any]) -> Any:
+def _inlined(
+    operator: str,
+    kernel: Callable[[Mapping[str, Any]], Any],
+    variables: Mapping[str, spox.Var],
+    names: Iterable[str],
+) -> Any:
     """What a kernel returns for variables of a graph, as ndonnx's arrays."""
     tensors: list[Any] = []
     scope = Scope(_OPSET, lambda hint: f"{hint}_{next(_numbers)}", tensors.append)
     with scope.active():
-        result = kernel(**{name: _array(scope, name, var) for name, var in variables.items()}, **options)
-    is_single = isinstance(result, GraphArray)
-    fields = {"Y": result} if is_single else result._asdict()
-    outputs = {name: array for name, array in fields.items() if array is not None}
+        known = {name: _array(scope, name, variable) for name, variable in variables.items()}
+        result = kernel({name: known.get(name) for name in names})
+    outputs = {name: array for name, array in result._asdict().items() if array is not None}
     nodes = [
         helper.make_node("Identity", [array.name], [f"result/{name}"]) for name, array in outputs.items()
     ]
     graph = helper.make_graph(
         used([*scope.nodes, *nodes], [node.output[0] for node in nodes]),
-        kernel.__name__,
+        operator,
         [_info(name, _array(scope, name, var)) for name, var in variables.items()],
         [_info(f"result/{name}", array) for name, array in outputs.items()],
         tensors,
@@ -98,9 +99,7 @@ def _inlined(kernel: Any, variables: Mapping[str, spox.Var], options: Mapping[st
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
     found = spox.inline(model)(**variables)
     made = {name: ndonnx.asarray(found[f"result/{name}"]) for name in outputs}
-    if is_single:
-        return _Result(made["Y"])
-    return type(result)(*(made.get(name) for name in fields))
+    return type(result)(*(made.get(name) for name in result._fields))
 
 
 def _array(scope: Scope, name: str, variable: spox.Var) -> GraphArray:

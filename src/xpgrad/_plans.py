@@ -129,7 +129,8 @@ def planned(
     look = None if engine is None else engine.look(flat)
     if engine is None or look is None:
         if (tracing := engines.traced_by(given.values())) is not None:
-            outputs = tracing.traced_call(operator, arrays, options)
+            kernel = functools.partial(_traced, compute, operator, options)
+            outputs = tracing.traced_kernel(operator, arrays, options, kernel)
             if outputs is not None:
                 return outputs
         return compute(Asked(operator, arrays), **options)
@@ -158,6 +159,13 @@ def planned(
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))
+
+
+def _traced(
+    compute: Callable[..., Any], operator: str, options: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> Any:
+    """What a kernel returns for other arrays in the place of a call's."""
+    return compute(Asked(operator, arrays), **options)
 
 
 def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

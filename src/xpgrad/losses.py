@@ -273,7 +273,9 @@ class _CrossEntropy:
         if self.weight is None:
             each = xp.astype(self.counts, self.x.dtype)
         else:
-            flat = xp.reshape(self.label, (-1,))
+            flat = xp.astype(
+                xp.reshape(self.label, (-1,)), xp.int64
+            )  # the only indices that all namespaces take
             each = xp.reshape(xp.take(xp.reshape(self.weight, (-1,)), flat, axis=0), (N, 1, rest))
             if self.counts is not None:
                 each = xp.where(self.counts, each, xp.zeros_like(each))

@@ -9,7 +9,7 @@ have shorter ways for some calls.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -226,6 +226,16 @@ class Adapter(Engine, Protocol):
         `arrays` and `options` are as `_plans.planned` takes them.
         """
         return None
+
+    def traced_kernel(
+        self,
+        operator: str,
+        arrays: Mapping[str, Any],
+        options: Mapping[str, Any],
+        kernel: Callable[[Mapping[str, Any]], Any],
+    ) -> Any:
+        """Like `traced_call`; `kernel` returns the call's named tuple for other arrays of the same names."""
+        return self.traced_call(operator, arrays, options)
 
     # --- quick ways, for arrays of `array_types`
 
