@@ -83,6 +83,8 @@ def test_optimizers_are_pytorchs(optimizer: str, given: bool) -> None:
     kind = torch.optim.AdamW if optimizer == "adamw" else torch.optim.SGD
     theirs = kind([parameter], lr=0.25, **options)
     run, values = evaluated(training), initial_values(model, training)
+    kept = {"sgd": ["w"], "momentum": ["w", "w_velocity"], "adamw": ["w", "w_mean", "w_square", "step"]}
+    assert list(values) == kept[optimizer]
     for step in range(6):
         target = rng.normal(size=(5, 2)).astype(np.float32)
         rate = 0.25 if step < 3 else 0.05

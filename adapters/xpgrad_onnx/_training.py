@@ -146,7 +146,7 @@ class _Step:
         kinds = {value.name: value.type.tensor_type.elem_type for value in graph.output}
         with scope.active():
             rate = self._input(scope, _RATE, np.float32, ())
-            step = self._input(scope, _STEP, np.int64, ()) if kind.kept else None
+            step = self._input(scope, _STEP, np.int64, ()) if kind.counts else None
             results: dict[str, GraphArray] = {}
             del graph.initializer[:]
             graph.initializer.extend(kept)

@@ -50,11 +50,16 @@ def _decayed(w: Any, g: Any, weight_decay: float) -> Any:
 
 
 class Optimizer(NamedTuple):
-    """An optimizer: its step, the names of what it keeps of a parameter, and its numbers' defaults."""
+    """An optimizer.
+
+    Its step, the names of what it keeps of a parameter, its numbers' defaults, and whether it depends on the
+    number of the step.
+    """
 
     step: Callable[..., tuple]
     kept: tuple[str, ...]
     numbers: Mapping[str, float]
+    counts: bool = False
 
 
 OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
@@ -65,6 +70,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
             adamw,
             ("mean", "square"),
             {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01},
+            counts=True,
         ),
     }
 )
