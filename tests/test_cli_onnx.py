@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onnx_cases import onnx  # isort: skip
@@ -69,3 +70,26 @@ def test_bad_arguments(file: Any, tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["onnx", file("Tanh"), "--set", "rate"])
     assert "'rate' is no NAME=VALUE with a number" in capsys.readouterr().err
+
+
+def test_a_step_of_training_is_written(file: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    step, values = tmp_path / "step.onnx", tmp_path / "step.values.onnx"
+    command = ["onnx", file("Tanh"), "--set", "rate=16000", "--train", str(step), "--loss", "mse"]
+    assert main([*command, "--optimizer", "sgd"]) == 0
+    assert f"{step}, a step of sgd, and {values}" in " ".join(capsys.readouterr().out.split())
+    first = ReferenceEvaluator(str(values))
+    given = dict(zip(first.output_names, first.run(None, {}), strict=True))
+    x, target = np.ones((2, 3), np.float32), np.zeros((2, 4), np.float32)
+    run = ReferenceEvaluator(str(step))
+    feeds = {"x": x, "target": target, "learning_rate": np.float32(0.1)} | given
+    losses = []
+    for _ in range(3):
+        loss, *new = run.run(None, feeds)
+        losses.append(float(loss))
+        feeds |= dict(zip(given, new, strict=True))
+    assert losses[2] < losses[1] < losses[0]
+    assert main([*command, "--loss", "nothing"]) == 1
+    assert "no step of training: gradient_model: loss is 'nothing'" in capsys.readouterr().err
+    assert main(["onnx", file("Tanh"), "--train", str(tmp_path / "nowhere" / "step.onnx")]) == 1

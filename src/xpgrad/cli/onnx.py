@@ -1,5 +1,8 @@
 """Look into an ONNX file: its operators and parameters, what can be trained, and what not and why.
 
+With --train OUT a step of training is written as a model, of ONNX's own operators, for any runtime. Beside it
+stands a file with .values in its name, a model without inputs that gives the values of the first step.
+
 A model whose branches depend on an input, such as a sampling rate, has fewer of them with --set NAME=VALUE:
 what follows from the value is folded, as by gradient_model(model, inputs={NAME: VALUE}).
 """
@@ -36,6 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fix an input; numbers with commas between them are a row",
     )
     parser.add_argument("--all", action="store_true", help="list every parameter")
+    parser.add_argument("--train", type=Path, metavar="OUT", help="write a step of training to this file")
+    parser.add_argument(
+        "--loss",
+        default="cross_entropy",
+        help="with --train: cross_entropy, mse, bce_with_logits, or an output of the model (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--optimizer",
+        choices=("sgd", "momentum", "adamw"),
+        default="adamw",
+        help="with --train (default: adamw)",
+    )
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -62,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0 if the model can be trained; 1 if not, if the file cannot be read, or if onnx is not installed.
+        0 if the model can be trained; 1 if not, if a file cannot be read or written, or if onnx is not
+        installed.
     """
     if importlib.util.find_spec("onnx") is None:
         message("onnx is not installed: pip install onnx")
@@ -96,6 +112,26 @@ def run(args: argparse.Namespace) -> int:
         paragraph(f"No training graph. {report.trouble}")
         return 1
     paragraph(f"It can be trained: gradient_model makes a graph of {report.training_nodes} nodes.")
+    return 0 if args.train is None else _write_step(model, args)
+
+
+def _write_step(model: Any, args: argparse.Namespace) -> int:
+    """Write the step of training and its first values; the command's status."""
+    import onnx
+
+    from xpgrad_onnx import constant_model, initial_values, training_model
+
+    values = args.train.with_suffix(f".values{args.train.suffix}")
+    try:
+        step = training_model(model, args.loss, optimizer=args.optimizer, inputs=dict(args.set))
+        onnx.save(step, args.train)
+        onnx.save(constant_model(initial_values(model, step)), values)
+    except (OSError, ValueError, TypeError) as error:
+        message(f"no step of training: {error}")
+        return 1
+    paragraph(
+        f"Written: {args.train}, a step of {args.optimizer}, and {values}, the values of the first one."
+    )
     return 0
 
 
