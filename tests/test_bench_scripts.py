@@ -352,6 +352,28 @@ def test_the_tables_of_first_calls(script):
         compile(text, "step", "exec")
 
 
+# --------------------------------------------------------------------------------------------- models
+
+
+@pytest.mark.long
+def test_the_table_of_models(script, monkeypatch):
+    """Every network runs on its input; a small one's row has a figure for each column."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: the networks are of its modules")
+    models = script("models")
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    for name, work in models.WORKS.items():
+        with torch.device("meta"):
+            network = work.make()
+        given = [x.to("meta") for x in work.given(1)]
+        if "packed" not in name:  # whose lengths must be known
+            assert network(*given).ndim >= 2
+    tiny = models.Work(lambda: torch.nn.GRU(3, 4), lambda k: (torch.randn(2 + k, 2, 3),))
+    monkeypatch.setattr(models, "step", lambda model, given: model(*given)[0].sum().backward() or 1.0)
+    monkeypatch.setattr(models, "WORKS", {"tiny": tiny})
+    lines = list(models.table(2, ["tiny"]))
+    assert lines[2].startswith("| tiny | 1 | 1.00 | 1.00 | 1000 / 1000 | ")
+
+
 # ---------------------------------------------------------------------------------------- recurrences
 
 

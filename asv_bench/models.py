@@ -1,0 +1,117 @@
+"""Whole networks before and after ``swap``: ``python asv_bench/models.py``.
+
+Training steps (forward, backward, without an optimizer) of PyTorch's modules and of the same network after
+``xpgrad_torch.swap(network, verify=example)``, which leaves the convolutions that are slower here. Steps are
+in turns; each number is PyTorch's median time divided by ours: above 1 ours is faster. "New shapes" has
+another length, size or batch in every step. "Error" is the largest difference of a gradient from float64's,
+relative to the largest number of all gradients, PyTorch's and ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import resource
+import time
+from collections.abc import Iterator
+from statistics import geometric_mean, median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import xpgrad_torch
+from xpgrad.cli.console import progress
+from xpgrad.cli.info import read_cpu
+from xpgrad_bench.models import WORKS, Work
+
+HEAD = ["network", "replaced", "same shape", "new shapes", "first step, ms", "error"]
+
+
+def step(model: nn.Module, given: tuple[Any, ...]) -> float:
+    """The seconds of one step."""
+    model.zero_grad(set_to_none=True)
+    begin = time.perf_counter()
+    output = model(*given)
+    output.square().mean().backward()
+    return time.perf_counter() - begin
+
+
+def ratio(models: list[nn.Module], inputs: list[tuple[Any, ...]]) -> float:
+    """The first model's median time over the second one's, in turns."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for number, given in enumerate(inputs):
+        order = (0, 1) if number % 2 else (1, 0)
+        for which in order:
+            times[which].append(step(models[which], given))
+    return median(times[0]) / median(times[1])
+
+
+def gradients(model: nn.Module, given: tuple[Any, ...]) -> list[Tensor]:
+    """Of all parameters, in float64."""
+    step(model, given)
+    return [p.grad.double() for p in model.parameters() if p.grad is not None]
+
+
+def error(model: nn.Module, exact: list[Tensor], given: tuple[Any, ...]) -> float:
+    """See the module."""
+    largest = max(float(g.abs().max()) for g in exact)
+    pairs = zip(gradients(model, given), exact, strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs) / largest
+
+
+def measure(work: Work, steps: int) -> list[str]:
+    """The cells of a network's row."""
+    torch.manual_seed(0)
+    theirs = work.make()
+    ours = copy.deepcopy(theirs)
+    usual = work.given(0)
+    exact = gradients(copy.deepcopy(theirs).double(), tuple(_doubled(x) for x in usual))
+    floats = all(x.is_floating_point() for x in usual)
+    ours = xpgrad_torch.swap(ours, verify=usual if floats else None, tolerance=1.0 if floats else None)
+    swapped = sum(type(m).__module__.startswith("xpgrad") for m in ours.modules())
+    models = [theirs, ours]
+    first = [1e3 * step(model, usual) for model in models]
+    errors = [error(model, exact, usual) for model in models]
+    same = ratio(models, [work.given(0) for _ in range(steps)])
+    other = ratio(models, [work.given(k) for k in range(1, steps + 1)])
+    return [
+        str(swapped), f"{same:.2f}", f"{other:.2f}", " / ".join(f"{ms:.0f}" for ms in first),
+        " / ".join(f"{one:.0e}" for one in errors),
+    ]  # fmt: skip
+
+
+def _doubled(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def table(steps: int, names: list[str]) -> Iterator[str]:
+    """The lines of the table, then the means."""
+    yield f"| {' | '.join(HEAD)} |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    rows, bar = [], progress(names, "networks")
+    for name in bar:
+        bar.note(name)
+        rows.append(measure(WORKS[name], steps))
+        yield f"| {name} | {' | '.join(rows[-1])} |"
+    means = (geometric_mean([float(row[k]) for row in rows]) for k in (1, 2))
+    yield f"| geometric mean |  | {' | '.join(f'{mean:.2f}' for mean in means)} |  |  |"
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20, help="steps of each kind (default: 20)")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="WORD", help="networks with any of these words"
+    )
+    options = parser.parse_args()
+    names = [name for name in WORKS if not options.only or any(word in name for word in options.only)]
+    print(f"{read_cpu().name}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
+    for line in table(options.steps, names):
+        print(line, flush=True)
+    print(f"\n{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB of memory at most")
+
+
+if __name__ == "__main__":
+    main()
