@@ -6,8 +6,8 @@ References
 ----------
 Those of `networks`, and: Zaremba, Sutskever and Vinyals, "Recurrent neural network regularization" (2014),
 for the word model. Hidasi and others, "Session-based recommendations" (2015), for GRU4Rec. Salinas and
-others, "DeepAR" (2017). Bahdanau, Cho and Bengio, "Neural machine translation by jointly learning to align and
-translate" (2014). Shi, Bai and Yao, "An end-to-end trainable neural network for image-based sequence
+others, "DeepAR" (2017). Bahdanau, Cho and Bengio, "Neural machine translation by jointly learning to align
+and translate" (2014). Shi, Bai and Yao, "An end-to-end trainable neural network for image-based sequence
 recognition" (2015), for CRNN. Bai, Kolter and Koltun, "An empirical evaluation of generic convolutional and
 recurrent networks" (2018), for TCN.
 """

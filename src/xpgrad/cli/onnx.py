@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loss",
         default="cross_entropy",
-        help="with --train: cross_entropy, mse, bce_with_logits, or an output of the model (default: %(default)s)",
+        help="with --train: cross_entropy, mse, bce_with_logits, or an output (default: %(default)s)",
     )
     parser.add_argument(
         "--optimizer",
