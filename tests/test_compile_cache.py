@@ -1,6 +1,7 @@
 """The folder of compiled code: damaged files are made anew; where nothing can be kept, all works as well."""
 
 import errno
+import gc
 import os
 import warnings
 
@@ -27,10 +28,8 @@ def in_a_new_process():
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XPGRAD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile_cache, "_warned", False)
-    linkers = [machine_code.linker()]  # what other tests linked stays
     yield tmp_path
     compile_cache._load.__wrapped__.cache_clear()
-    del linkers
 
 
 def files(folder, ending):
@@ -57,6 +56,16 @@ def test_damaged_files_are_made_anew(folder, damage):
     whole = states(folder)
     assert in_a_new_process() == (42.0, 12.0)
     assert states(folder) == whole, "what was made anew serves the next process"
+
+
+def test_code_lives_as_long_as_the_process(folder):
+    """Whoever has an address knows nothing of what made the code."""
+    module = compile_cache.load("numbers", TEXT)
+    function = called(module.twice.address, "float64(float64)")
+    del module
+    assert in_a_new_process() == (42.0, 12.0)
+    gc.collect()
+    assert function(4.0) == 8.0
 
 
 def test_a_full_disk_is_said_once(folder, monkeypatch):

@@ -79,9 +79,15 @@ class _Linker:
         return int(self._engine.get_function_address(name))
 
 
+_linkers: list[_Linker] = []
+"""All that were made: whoever has a function's address relies on its code for the life of the process."""
+
+
 @functools.cache
 def _linker(triple: str, cpu: str, features: str) -> _Linker:
-    return _Linker(triple, cpu, features)
+    made = _Linker(triple, cpu, features)
+    _linkers.append(made)
+    return made
 
 
 def linker() -> Any:
