@@ -86,7 +86,7 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
 
 @pytest.mark.parametrize(
     ("images", "channels", "size", "expected"),
-    [(1, 512, 7, "patches"), (1, 128, 14, "patches"), (2, 128, 14, "taps"), (8, 512, 7, "winograd"),
+    [(1, 512, 7, "patches"), (1, 128, 14, "taps"), (2, 128, 14, "taps"), (8, 512, 7, "winograd"),
      (16, 256, 4, "patches"), (8, 64, 7, "taps"), (32, 512, 7, "winograd"), (200, 64, 1, "taps"),
      (1, 8, 4, "taps")],
 )  # fmt: skip
