@@ -490,3 +490,10 @@ def used(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.N
         kept.append(node)
         needed.update(reads(node))
     return kept[::-1]
+
+
+def tensor_info(array: GraphArray, name: str = "") -> onnx.ValueInfoProto:
+    """What a graph says of an input or output: the array, under another name if that is given."""
+    sizes = [size if isinstance(size, int) else None for size in array.shape]
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name or array.name, kind, sizes)

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from onnx import TensorProto, ValueInfoProto, helper
+from onnx import helper
 
 from xpgrad.engine import Elementwise, Operand, Product, Span, StandardEngine
 from xpgrad_onnx import _namespace as xp
-from xpgrad_onnx._arrays import GraphArray, Scope, current, used
+from xpgrad_onnx._arrays import GraphArray, Scope, current, tensor_info, used
 
 Stages = Sequence[Elementwise | Product]
 
@@ -230,8 +230,8 @@ class Loop:
         graph = helper.make_graph(
             used(body.nodes, [array.name for array in outputs]),
             scope.fresh("xpgrad/step"),
-            list(map(_info, places)),
-            list(map(_info, outputs)),
+            list(map(tensor_info, places)),
+            list(map(tensor_info, outputs)),
         )
         names = [scope.fresh("xpgrad/Scan") for _ in outputs]
         scope.nodes.append(
@@ -264,10 +264,3 @@ def _own(body: Scope, inputs: Sequence[GraphArray], outputs: Sequence[GraphArray
         taken.add(array.name)
         made.append(array)
     return made
-
-
-def _info(array: GraphArray) -> ValueInfoProto:
-    kind: int = helper.np_dtype_to_tensor_dtype(array.dtype)
-    assert kind != TensorProto.UNDEFINED
-    sizes = [size if isinstance(size, int) else None for size in array.shape]
-    return helper.make_tensor_value_info(array.name, kind, sizes)

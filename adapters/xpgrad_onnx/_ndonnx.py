@@ -12,7 +12,7 @@ import spox
 from onnx import helper
 
 from xpgrad.engine import NumpyEngine
-from xpgrad_onnx._arrays import GraphArray, Scope, used
+from xpgrad_onnx._arrays import GraphArray, Scope, tensor_info, used
 from xpgrad_onnx._sizes import Size, symbol
 
 _OPSET, _IR = 21, 10
@@ -92,8 +92,8 @@ def _inlined(
     graph = helper.make_graph(
         used([*scope.nodes, *nodes], [node.output[0] for node in nodes]),
         operator,
-        [_info(name, _array(scope, name, var)) for name, var in variables.items()],
-        [_info(f"result/{name}", array) for name, array in outputs.items()],
+        [tensor_info(_array(scope, name, var), name) for name, var in variables.items()],
+        [tensor_info(array, f"result/{name}") for name, array in outputs.items()],
         tensors,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
@@ -111,8 +111,3 @@ def _array(scope: Scope, name: str, variable: spox.Var) -> GraphArray:
         else:
             sizes.append(symbol(size or f"{name}.{axis}", inferred=not size))
     return scope.tensor(name, kind.dtype, sizes)
-
-
-def _info(name: str, array: GraphArray) -> Any:
-    sizes = [size if isinstance(size, int) else None for size in array.shape]
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), sizes)

@@ -178,6 +178,12 @@ def _roi_align(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     return [total if largest else total / count**2]
 
 
+def _optional(graph: Graph, node: onnx.NodeProto, first: int, count: int) -> list[Term | None]:
+    """So many optional operands from number `first` on; None for absent ones."""
+    names = [*node.input[first : first + count], *[""] * count][:count]
+    return [Term(graph, name) if name else None for name in names]
+
+
 def _spread(tap: _Tap, axis: int, cells: Sequence[int], count: int) -> _Tap:
     """Taps of one axis (R, L) for all samples of both (R, L L')."""
     graph = tap.place.graph
@@ -192,11 +198,8 @@ def _spread(tap: _Tap, axis: int, cells: Sequence[int], count: int) -> _Tap:
 def _deformed_convolution(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     """The samples of all places of the kernel, then a convolution over those with a kernel of their size."""
     attributes = attributes_of(node)
-    X, W, offset, *others = (Term(graph, name) if name else None for name in node.input)
-    assert X is not None
-    assert W is not None
-    assert offset is not None
-    B, mask = [*others, None, None][:2]
+    X, W, offset = (Term(graph, name) for name in node.input[:3])
+    B, mask = _optional(graph, node, 3, 2)
     shapes = [graph.shapes.get(term.name) for term in (W, offset)]
     sizes = [n for shape in shapes for n in (shape or ())[-2:] if isinstance(n, int)]
     if graph.rank(X.name, node) != 4 or len(sizes) != 4:
@@ -234,12 +237,11 @@ def _deformed_convolution(graph: Graph, node: onnx.NodeProto) -> Sequence[Term |
 @body("STFT")
 def _short_time_fourier(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     """The frames of the signal, times the window."""
-    signal, step, window, length = [*(Term(graph, name) for name in node.input), *[None] * 3][:4]
-    assert signal is not None
-    assert step is not None
-    window = window if window is not None and window.name else None
-    if length is None or not length.name:
-        assert window is not None
+    signal, step = (Term(graph, name) for name in node.input[:2])
+    window, length = _optional(graph, node, 2, 2)
+    if length is None:
+        if window is None:
+            raise refuse(node, "neither a window nor frame_length", "one of them")
         length = window.of("Shape").of("Squeeze", graph.constant([0]))
     kind, zero, one = onnx.TensorProto.INT64, graph.constant(0), graph.constant(1)
     length, step = length.of("Cast", to=kind), step.of("Cast", to=kind)

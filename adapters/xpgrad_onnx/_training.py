@@ -153,7 +153,11 @@ class _Step:
             for name in self._parameters:
                 tensor = tensors[name]
                 dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-                assert kinds[f"{name}_grad"] == tensor.data_type
+                if kinds[f"{name}_grad"] != tensor.data_type:
+                    raise TypeError(
+                        f"training_model: {name}_grad has element type {kinds[f'{name}_grad']}, "
+                        f"expected {tensor.data_type}, that of {name}"
+                    )
                 w, g = (scope.tensor(n, dtype, tensor.dims) for n in (name, f"{name}_grad"))
                 own = [self._input(scope, f"{name}_{k}", dtype, tensor.dims) for k in kind.kept]
                 number = None if step is None else xp.astype(step + 1, xp.float64)
