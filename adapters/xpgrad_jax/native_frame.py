@@ -10,7 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
-from xpgrad.engine.compiled.native import call_for_number, inside, stack, words
+from xpgrad.engine.compiled.native import array_at, call_for_number, inside, stack, words
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
 from xpgrad.engine.compiled.translate import Instruction
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, run
@@ -98,12 +98,6 @@ def _process_words(code):
 
 
 @Instruction
-def _halves(code, address, count):
-    """So many integers of 32 bits."""
-    return code.memory(address, np.int32, count)
-
-
-@Instruction
 def _text_at(code, text):
     """The address of a text, which stands in the code."""
     kind = ir.ArrayType(ir.IntType(8), len(text))
@@ -141,7 +135,7 @@ def schedule(host, task, data):
 def _describe(extension):
     """Answer the question for the version by which this was written."""
     metadata = words(words(extension, 4)[3], 5)
-    version = _halves(metadata.ctypes.data + 24, 2)
+    version = array_at(metadata.ctypes.data + 24, np.int32, 2)
     version[0], version[1] = MAJOR, MINOR
     metadata[4] = 0
     return 0
@@ -150,10 +144,10 @@ def _describe(extension):
 @inside()
 def _integer(types_of, values, number):
     """An attribute: whether it is an integer, and which."""
-    if _halves(types_of, number + 1)[number] != _SCALAR:
+    if array_at(types_of, np.int32, number + 1)[number] != _SCALAR:
         return False, 0
     scalar = words(words(values, number + 1)[number], 2)
-    if _halves(scalar.ctypes.data, 1)[0] != _INT64_TYPE:
+    if array_at(scalar.ctypes.data, np.int32, 1)[0] != _INT64_TYPE:
         return False, 0
     return True, words(scalar[1], 1)[0]
 
@@ -189,9 +183,9 @@ def handle(frame):
     """
     at, call = _FRAME, words(frame, _FRAME_WORDS)
     extension, api = call[at.extension], call[at.functions]
-    if extension != 0 and _halves(extension + 8, 1)[0] == _METADATA:
+    if extension != 0 and array_at(extension + 8, np.int32, 1)[0] == _METADATA:
         return _describe(extension)
-    if _halves(frame + 8 * at.stage, 1)[0] != _EXECUTE:
+    if array_at(frame + 8 * at.stage, np.int32, 1)[0] != _EXECUTE:
         return 0
     given, made = call[at.arguments.count], call[at.results.count]
     if call[at.attributes.count] != 2 or given + made > MOST:

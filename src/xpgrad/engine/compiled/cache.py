@@ -78,8 +78,9 @@ def _load(name: str, text: str, target: tuple[str, ...]) -> Loaded:
         with compiling():
             code = _compiled(stem, text)
         _keep(stem, code)
-    linker().link(code)
-    return Loaded(linker(), stem)
+    made = linker()
+    made.link(code)
+    return Loaded(made, stem)
 
 
 def _symbol(stem: str, function: str) -> str:
@@ -101,6 +102,7 @@ def _compiled(stem: str, text: str) -> bytes:
     for function in vars(module).values():
         if isinstance(function, CFunction):
             function.write(made, _symbol(stem, function.name))
+    del linecache.cache[file]  # nobody reads the text again
     return linker().compiled(made)
 
 

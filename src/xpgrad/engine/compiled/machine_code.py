@@ -45,7 +45,7 @@ class _Linker:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         self._triple = triple
-        # code that is linked into a process is as near to its data as it must be only without PIC
+        # as LLVM's JIT needs it on x86
         reloc = "static" if triple.startswith(("x86", "i386", "i686")) else "default"
         kind = binding.Target.from_triple(triple)
         options = {"opt": 3, "reloc": reloc, "codemodel": "jitdefault", "jit": True}

@@ -19,7 +19,8 @@ from xpgrad.engine.compiled.records import RowsProduct, SharedWork, SystemCalls,
 from xpgrad.engine.compiled.translate import Function, Instruction
 
 __all__ = [
-    "LINE",
+    "allocate",
+    "array_at",
     "call_for_int",
     "call_for_number",
     "call_in_team",
@@ -27,6 +28,7 @@ __all__ = [
     "call_with_part",
     "elements",
     "fields",
+    "free",
     "generated",
     "inside",
     "multiply_rows",
@@ -42,10 +44,7 @@ __all__ = [
 
 _ROWS_PRODUCT, _SHARED, _CALLS = positions(RowsProduct), positions(SharedWork), positions(SystemCalls)
 
-LINE = 64
-"""Bytes of a cache line; where they are more, or less, nothing is wrong but the speed."""
-
-_VOID, _INT32, _POINTER = ir.VoidType(), ir.IntType(32), ir.IntType(8).as_pointer()
+_VOID, _INT32 = ir.VoidType(), ir.IntType(32)
 
 
 def inside(*flags):
@@ -67,6 +66,12 @@ def generated(write, *kinds):
 
 
 # --- memory
+
+
+@Instruction
+def array_at(code, address, kind, count=None, columns=None):
+    """So many elements of a dtype at an address, or rows of them."""
+    return code.memory(address, kind, count, columns)
 
 
 @Instruction
@@ -108,21 +113,28 @@ def system(code):
 
 
 @inside()
+def allocate(size):
+    """The address of so many bytes of Python's, 0 where there is no memory; whoever has it calls `free`."""
+    return call_for_number(system()[_CALLS.malloc], (size,))
+
+
+@inside()
+def free(address):
+    """Give memory back."""
+    call_with_numbers(system()[_CALLS.free], (address,))
+
+
+@inside()
 def scratch(count, kind, columns=None):
     """Memory for so many elements of 64 bits or less, or rows of them; whoever has it calls `release`."""
     rows = 1 if columns is None else columns
-    return _typed(call_for_number(system()[_CALLS.malloc], (max(1, 8 * count * rows),)), kind, count, columns)
-
-
-@Instruction
-def _typed(code, address, kind, count, columns):
-    return code.memory(address, kind, count, columns)
+    return array_at(allocate(max(1, 8 * count * rows)), kind, count, columns)
 
 
 @inside()
 def release(memory):
     """Give scratch memory back."""
-    call_with_numbers(system()[_CALLS.free], (memory.ctypes.data,))
+    free(memory.ctypes.data)
 
 
 # --- shares and other compiled code

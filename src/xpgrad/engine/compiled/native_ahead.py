@@ -5,8 +5,9 @@ from near caches. So each pass of its tallest tiles asks for one line of these r
 more of them keep the tiles' own lines waiting.
 """
 
-from xpgrad.engine.compiled.native import LINE, fields, inside, stack
+from xpgrad.engine.compiled.native import fields, inside, stack
 from xpgrad.engine.compiled.records import Ahead, Rows, length, positions
+from xpgrad.engine.process.memory import LINE
 
 __all__ = ["advance", "ask_rows", "asked", "begin", "forget", "memory"]
 

@@ -18,11 +18,11 @@ from xpgrad.engine.compiled.arrays import LoopArray
 from xpgrad.engine.compiled.llvm_code import INT64 as _INT
 from xpgrad.engine.compiled.llvm_code import advise, variable
 from xpgrad.engine.compiled.llvm_code import loop as loop_over
-from xpgrad.engine.compiled.native import LINE
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.translate import Code, Instruction
 from xpgrad.engine.compiled.vector_code import prefetch
+from xpgrad.engine.process.memory import LINE
 
 # Bytes of each vector in a block, and how far ahead of it memory is fetched.
 _BLOCK_BYTES = 1024

@@ -30,7 +30,7 @@ from xpgrad.engine.compiled.llvm_code import INT64, declared, loop, variable
 
 _BIT = ir.IntType(1)
 _REALS = {np.float32: ir.FloatType(), np.float64: ir.DoubleType()}
-_INTEGERS = {int: 64, np.int64: 64, np.uintp: 64, np.int32: 32, np.uint8: 8}
+_INTEGERS = {int: 64, np.int64: 64, np.int32: 32, np.uint8: 8}
 
 
 class Function:
@@ -335,20 +335,29 @@ _KNOWN_CALLS: dict[Any, Callable[..., Any]] = {
 }
 
 
-@functools.cache
-def _definitions(file: str) -> dict[int, ast.FunctionDef]:
+class _Definition(NamedTuple):
+    """A function as it is written, and how often each name is assigned to."""
+
+    tree: ast.FunctionDef
+    assigned: dict[str, int]
+
+
+@functools.lru_cache(maxsize=64)
+def _definitions(file: str) -> dict[int, _Definition]:
     """The functions of a file by the line in which they begin."""
     found = (node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))))
     functions = [node for node in found if isinstance(node, ast.FunctionDef)]
-    return {min([f.lineno, *(one.lineno for one in f.decorator_list)]): f for f in functions}
+    return {
+        min([f.lineno, *(one.lineno for one in f.decorator_list)]): _Definition(f, _assigned(f))
+        for f in functions
+    }
 
 
-def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
+def _definition(function: Callable[..., Any]) -> _Definition:
     code = function.__code__
     return _definitions(code.co_filename)[code.co_firstlineno]
 
 
-@functools.cache
 def _assigned(definition: ast.FunctionDef) -> dict[str, int]:
     """How often each name is assigned to; names that a block within the function assigns count twice."""
     counts: dict[str, int] = {}
@@ -382,8 +391,7 @@ class _Expressions:
 
     def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self._code, self._builder, self._function = code, code.builder, function
-        self._definition = _definition(function)
-        self._assigned = _assigned(self._definition)
+        self._definition, self._assigned = _definition(function)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         self._free = {name: cell.cell_contents for name, cell in cells}
         self._scopes: list[dict[str, Any]] = [{}]
@@ -533,13 +541,7 @@ class _Expressions:
                 return self._builder.bitcast(value, _REALS.get(kind) or ir.IntType(_INTEGERS[kind]))
             return value.view(self._value(node.args[0]))
         function = self._value(node.func)
-        arguments: list[Any] = []
-        for argument in node.args:
-            if isinstance(argument, ast.Starred):
-                arguments += self._value(argument.value)
-            else:
-                arguments.append(self._value(argument))
-        return self._code.call(function, arguments)
+        return self._code.call(function, [self._value(argument) for argument in node.args])
 
 
 class _Body(_Expressions):

@@ -11,6 +11,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.llvm_code import loop
 from xpgrad.engine.compiled.native import (
+    array_at,
     elements,
     fields,
     generated,
@@ -24,7 +25,6 @@ from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
 from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
-from xpgrad.engine.compiled.translate import Instruction
 from xpgrad.engine.images.row_tiles import row_tile
 
 _SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
@@ -104,10 +104,10 @@ def _moves(dtype, lanes):
     size, nothing = np.dtype(dtype).itemsize, real(-0.0)  # which changes no number that it is added to
     move_row, gather_row, spread_row = (row_tile(dtype, lanes, *steps) for steps in ((1, 1), (2, 1), (1, 2)))
 
-    @Instruction
-    def vector(code, address, count):
+    @inside()
+    def vector(address, count):
         """So many numbers at an address."""
-        return code.memory(address, real, count)
+        return array_at(address, real, count)
 
     @inside("contract")
     def stretch_of(rows, low, count, clipped):

@@ -7,10 +7,12 @@ by single exchanges of words.
 from llvmlite import ir
 
 from xpgrad.engine.compiled.native import (
+    allocate,
     call_for_int,
     call_for_number,
     call_with_numbers,
     call_with_part,
+    free,
     generated,
     inside,
     system,
@@ -25,11 +27,11 @@ from xpgrad.engine.compiled.records import (
     length,
     positions,
 )
+from xpgrad.engine.process.memory import LINE
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
 SLOTS = 8  # arenas that are kept for later runs
 OUT_OF_MEMORY, GUARD = 1, 2  # what `run` returns when something went wrong
-_LINE = 64
 _SPINS = 2000  # looks at the other threads' work before the processor is offered to somebody else
 _IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host
 _HUGE = 1 << 22  # bytes from which on memory is worth huge pages
@@ -40,16 +42,6 @@ _HOST_WORDS, _PROGRAM_WORDS, _FINDING = length(HostWords), length(ForeignProgram
 _CALLS = positions(SystemCalls)
 
 _INT64 = ir.IntType(64)
-
-
-@inside()
-def _malloc(size):
-    return call_for_number(system()[_CALLS.malloc], (size,))
-
-
-@inside()
-def _free(address):
-    call_with_numbers(system()[_CALLS.free], (address,))
 
 
 def _on_word(instruction, arguments):
@@ -103,8 +95,8 @@ def _take(slots, size):
         if block != 0:
             if words(block, 1)[0] >= size:
                 return block
-            _free(block)
-    block = _malloc(size + 2 * _LINE)
+            free(block)
+    block = allocate(size + 2 * LINE)
     if block != 0:
         advise(block, size)
         words(block, 1)[0] = size
@@ -117,7 +109,7 @@ def _give_back(slots, block):
         for k in range(SLOTS):
             if _put_if_zero(slots + 8 * k, block) != 0:
                 return
-    _free(block)
+    free(block)
 
 
 # --- threads: a run's crew. Its words:
@@ -150,7 +142,7 @@ def _take_parts(crew):
 @inside()
 def _let_go(crew):
     if _add(crew.ctypes.data + 8 * USERS, -1) == 1:
-        _free(crew.ctypes.data)
+        free(crew.ctypes.data)
 
 
 @inside()
@@ -173,7 +165,7 @@ def task(address):
 def _crew_of(host):
     """The crew of a run, made when it is first needed; 0 where there is no memory for it."""
     if host[_HOST.crew] == 0:
-        address = _malloc(8 * _CREW)
+        address = allocate(8 * _CREW)
         if address == 0:
             return 0
         crew = words(address, _CREW)
@@ -239,7 +231,7 @@ def run(program, addresses, count, host):
     block = _take(slots, arena + 8 * code_length)
     if block == 0:
         return OUT_OF_MEMORY
-    start = (block // _LINE + 2) * _LINE
+    start = (block // LINE + 2) * LINE
     own = start + arena
     source, target = words(about[at.code], code_length), words(own, code_length)
     target[:] = source

@@ -6,7 +6,7 @@ written into the Guard's Finding, and no instruction follows.
 
 import numpy as np
 
-from xpgrad.engine.compiled.native import fields, inside
+from xpgrad.engine.compiled.native import array_at, fields, inside
 from xpgrad.engine.compiled.records import (
     FindingKind,
     Guard,
@@ -19,7 +19,6 @@ from xpgrad.engine.compiled.records import (
     Unwritten,
     positions,
 )
-from xpgrad.engine.compiled.translate import Instruction
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process.guard import UNWRITTEN, WORD
 from xpgrad.engine.programs.native_program import execute
@@ -30,11 +29,6 @@ _GUARD, _KIND, _HEAD = positions(Guard), positions(FindingKind), positions(Instr
 _ZONE, _MEMORY, _LIMIT = positions(RedZone), positions(Unwritten), positions(QuantityLimit)
 _ROWS, _LOOP, _SPAN = positions(RowsLimit), positions(LoopHead), positions(Span)
 _AT = positions(ProgramHead).guard
-
-
-@Instruction
-def _bytes(code, address, count):
-    return code.memory(address, np.uint8, count)
 
 
 @inside()
@@ -52,7 +46,7 @@ def _check_zones(guard, number):
     for k in range(guard[_GUARD.zone_count]):
         zone = fields(guard[_GUARD.zones] + 8 * len(at) * k)
         if zone[at.first] <= number <= zone[at.last]:
-            found, low, high = _bytes(zone[at.address], zone[at.bytes]), -1, -1
+            found, low, high = array_at(zone[at.address], np.uint8, zone[at.bytes]), -1, -1
             for i in range(len(found)):
                 if found[i] != WORD:
                     low, high = i if low < 0 else low, i
@@ -109,12 +103,12 @@ def before(code, number):
     for k in range(guard[_GUARD.unwritten_count]):
         memory = fields(guard[_GUARD.unwritten] + 8 * len(at) * k)
         if memory[at.first] == number:
-            _bytes(memory[at.address], memory[at.bytes])[:] = UNWRITTEN
+            array_at(memory[at.address], np.uint8, memory[at.bytes])[:] = UNWRITTEN
     zone_at = _ZONE
     for k in range(guard[_GUARD.zone_count]):
         zone = fields(guard[_GUARD.zones] + 8 * len(zone_at) * k)
         if zone[zone_at.first] == number:
-            _bytes(zone[zone_at.address], zone[zone_at.bytes])[:] = WORD
+            array_at(zone[zone_at.address], np.uint8, zone[zone_at.bytes])[:] = WORD
     _check_rows(guard, number)
 
 
