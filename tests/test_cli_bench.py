@@ -655,3 +655,21 @@ def test_another_interpreter(tiny_groups, tmp_path):
         assert workers.get("xpgrad-numpy") is not None
         assert workers.described["xpgrad-numpy"].startswith("NumPy")
         assert workers.get("jax") is None or workers.described["jax"].startswith("JAX")
+
+
+def test_a_worker_that_has_ended_has_a_successor():
+    """As the system ends one whose memory runs out."""
+    with processes.Workers() as workers:
+        first = workers.get("xpgrad-numpy")
+        os.kill(first.pid, signal.SIGTERM)
+        with pytest.raises(RuntimeError, match="xpgrad-numpy ended while it was asked for describe"):
+            first.ask("describe")
+        second = workers.get("xpgrad-numpy")
+        assert second is not first
+        assert second.ask("describe").startswith("NumPy")
+
+
+def test_a_profile_is_of_few_steps():
+    long = Recurrent("gru", (1000, 8, 4, 4), (100, 1000))
+    assert long.brief() == Recurrent("gru", (50, 8, 4, 4), (10, 50))
+    assert Recurrent("gru", (7, 8, 4, 4)).brief() == Recurrent("gru", (7, 8, 4, 4))

@@ -58,6 +58,11 @@ class Worker:
             os.sched_setaffinity(self._process.pid, cores)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the process is no longer there."""
+        return self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         """The process's number."""
         return self._process.pid
@@ -132,7 +137,12 @@ class Workers:
         return Worker(name, self._pythons.get(name), self._threads)
 
     def get(self, name: str) -> Worker | None:
-        """The worker of an implementation, or None if it is missing; `missing` says why."""
+        """The worker of an implementation, or None if it is missing; `missing` says why.
+
+        A worker that has ended, because memory ran out perhaps, gets a successor.
+        """
+        if name in self._started and self._started[name].has_ended:
+            self._started.pop(name).close()
         if name not in self._started and name not in self.missing:
             worker = self.fresh(name)
             try:

@@ -40,12 +40,14 @@ class Session:
 
     def prepare(self, work: list[Any], what: str) -> str | None:
         """Prepare a work and drop the last one; returns the functions that a call runs, if known."""
-        self._run = lambda: None
-        run = implementations.make(self._name, decode(work))
-        self._run = getattr(run, what)
+        self._run, decoded = lambda: None, decode(work)
+        self._run = getattr(implementations.make(self._name, decoded), what)
         self._run()  # compiles, packs, fills workspaces
         path = getattr(implementations.module_of(self._name), "path", None)
-        return path(run, what) if path else None
+        if path is None:
+            return None
+        brief = decoded.brief() if isinstance(decoded, Recurrent) else decoded
+        return str(path(implementations.make(self._name, brief), what))
 
     def turn(self, seconds: float) -> list[float]:
         """Times of calls."""
