@@ -3,9 +3,9 @@
     python asv_bench/recurrences.py            print the table
     python asv_bench/recurrences.py --rounds 9
 
-Each figure is the median of interleaved rounds, forward and backward, float32. A loop computes the products with its inputs at once, in front of its steps. With the package `xlstm`
-installed, its plain backend stands beside the sLSTM; with `torchrl`, its LSTMModule beside resets, as it is
-and after `xpgrad_torch.swap`.
+Each figure is the median of interleaved rounds, forward and backward, float32. A loop computes the products
+with its inputs at once, in front of its steps. With the package `xlstm` installed, its plain backend stands
+beside the sLSTM; with `torchrl`, its LSTMModule beside resets, as it is and after `xpgrad_torch.swap`.
 """
 
 import argparse

@@ -33,7 +33,6 @@ from xpgrad._axes import gradient_name
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
 from xpgrad._cells.misuse import Refusing
-from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
 from xpgrad._operation import PLAIN, Operation, planned_call
 from xpgrad._plans import Asked
@@ -243,7 +242,7 @@ class Cell:
     @property
     def text(self) -> str:
         """The generated formulas of the step, as Python text."""
-        return stages_text([*self._forward.stages, *self._backward.stages])
+        return "\n".join(stage.text for stage in (*self._forward.stages, *self._backward.stages))
 
     @property
     def plans(self) -> tuple[ForwardPlan, BackwardPlan]:

@@ -8,12 +8,9 @@ engines read.
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
-import linecache
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,6 +76,8 @@ class Stage(NamedTuple):
     formula: Formula
     inputs: tuple[Part, ...]
     outputs: tuple[Part, ...]
+    text: str
+    """The formula's, to be read."""
 
 
 def is_expensive(value: Any) -> bool:
@@ -279,7 +278,7 @@ class _Text:
         operands = [buffer.name for buffer, _ in inputs]
         body = [*map(_blocks_line, inputs), *self._lines, f"return {', '.join(results)},"]
         text = "\n".join([f"def {name}({', '.join(['xp', *operands])}):", *(f"    {x}" for x in body)]) + "\n"
-        return Stage(Formula(_function(name, text)), tuple(inputs), tuple(outputs))
+        return Stage(Formula(_function(name, text)), tuple(inputs), tuple(outputs), text)
 
 
 def _blocks_line(part: Part) -> str:
@@ -309,14 +308,7 @@ def _number(number: float) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _function(name: str, text: str) -> Callable[..., tuple]:
-    """The function of a text, which compilers and debuggers find by its file's name."""
-    file = f"<xpgrad cell {name} {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    """The function of a text; the same one for the same text."""
     names: dict[str, Any] = {"__name__": __name__}
-    exec(compile(text, file, "exec"), names)
+    exec(compile(text, f"<xpgrad cell {name}>", "exec"), names)
     return names[name]
-
-
-def stages_text(stages: Sequence[Stage]) -> str:
-    """The formulas of stages, to be read."""
-    return "\n".join(inspect.getsource(stage.formula.function) for stage in stages)

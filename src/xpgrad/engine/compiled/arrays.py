@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.formula_code import ScalarFormula, load_with
 from xpgrad.engine.compiled.records import ArraysHead, length, positions
-from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 
@@ -65,10 +64,9 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Arra
     target = "y" if layout.same_as is None else names[layout.same_as]
     if layout.same_as is None:
         arrays.append(LoopArray("y", "each"))
-    function, numbers = formula.function.__name__, formula.parameters
-    passes = [f"Pass({function}, {[*names, *numbers]}, [('result', 'each')])"]
-    head = preamble([formula.function], formula.constants, dtype, {function: numbers})
-    return _module(_label(formula), head, arrays, passes, numbers, target, (), dtype)
+    scalars, numbers = ScalarFormula.of(formula), formula.parameters
+    passes = [f"Pass(formulas[0], {[*names, *numbers]}, [('result', 'each')])"]
+    return _functions(_label(formula), [scalars], arrays, passes, numbers, target, (), dtype)
 
 
 def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> ArrayFunctions:
@@ -89,15 +87,15 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Array
         kinds.setdefault(target, "each")
     arrays = [LoopArray(name, kind, named.get(name) == "integers") for name, kind in kinds.items()]
     arrays += [LoopArray(name, "row") for name in of_rows]
-    parameters, passes = {}, []
-    for step in formula.steps:
-        name, numbers = step.function.__name__, [n for n in step.constants if n in formula.parameters]
+    scalars, passes = [], []
+    for number, step in enumerate(formula.steps):
+        numbers = tuple(name for name in step.constants if name in formula.parameters)
+        constants = {name: formula.constants[name] for name in step.constants if name not in numbers}
+        scalars.append(ScalarFormula.of(Formula(step.function, constants, numbers)))
         operands = [None if operand in absent else operand for operand in step.operands]
-        passes.append(f"Pass({name}, {[*operands, *numbers]}, {[*step.results.items()]})")
-        parameters[name] = tuple(numbers)
-    head = preamble([step.function for step in formula.steps], formula.constants, dtype, parameters)
+        passes.append(f"Pass(formulas[{number}], {[*operands, *numbers]}, {[*step.results.items()]})")
     name = formula.steps[-1].function.__name__
-    return _module(name, head, arrays, passes, formula.parameters, target, of_rows, dtype, by_rows=True)
+    return _functions(name, scalars, arrays, passes, formula.parameters, target, of_rows, dtype, by_rows=True)
 
 
 class ArrayFunctions(NamedTuple):
@@ -117,12 +115,6 @@ class ArrayFunctions(NamedTuple):
     part: int
 
 
-def _functions(name: str, text: str, integers: int, numbers: int) -> ArrayFunctions:
-    loaded = load(name, text)
-    kinds = [ctypes.c_void_p] * integers + [ctypes.c_double] * numbers  # as pointers they are passed fastest
-    return ArrayFunctions(ctypes.CFUNCTYPE(None, *kinds)(loaded.on_addresses.address), loaded.part.address)
-
-
 _IMPORTS = """\
 from xpgrad.engine.compiled.cache import cfunc
 from xpgrad.engine.compiled.native import elements, fields
@@ -131,9 +123,9 @@ from xpgrad.engine.compiled.scalar_common import wide_vectors
 """
 
 
-def _module(
+def _functions(
     name: str,
-    head: str,
+    formulas: Sequence[ScalarFormula],
     arrays: Sequence[LoopArray],
     passes: Sequence[str],
     numbers: Sequence[str],
@@ -162,7 +154,7 @@ def _module(
         f"ARRAYS = [{', '.join(f'LoopArray{(*array,)}' for array in arrays)}]",
         f"PASSES = [{', '.join(passes)}]",
         f"LOOP = RowsLoop(ARRAYS, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
-        "run = array_loop(LOOP, xp.real)\n\n",
+        "run = array_loop(LOOP, real)\n\n",
         f"@cfunc('void({kinds})')",
         f"def on_addresses({', '.join([*outer, *names, *numbers])}):",
         "    wide_vectors()",
@@ -173,8 +165,10 @@ def _module(
         f"    bounds, numbers = fields(head[{_AT.bounds}]), elements(head[{_AT.numbers}], 0, np.float64)",
         f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(given)})",
     ]
-    text = head + "import numpy as np\n" + "\n".join(lines) + "\n"
-    return _functions(f"{name}_{dtype}", text, len(outer) + len(names), len(numbers))
+    loaded = load_with(f"{name}_{dtype}", "\n".join(lines), formulas, dtype)
+    # as pointers integers are passed fastest
+    taken_by = [ctypes.c_void_p] * (len(outer) + len(names)) + [ctypes.c_double] * len(numbers)
+    return ArrayFunctions(ctypes.CFUNCTYPE(None, *taken_by)(loaded.on_addresses.address), loaded.part.address)
 
 
 def _tuple(names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import linecache
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -57,38 +57,37 @@ class Loaded:
         return found
 
 
-def load(name: str, text: str) -> Loaded:
-    """The functions of a generated text, from the cache folder if they are there; once in a process.
-
-    Those that become C functions are marked by `cfunc`.
-    """
-    from xpgrad.engine.compiled.machine_code import target
-
-    return _load(name, text, target())
+_loaded: dict[str, Loaded] = {}
 
 
 @one_at_a_time
-@functools.cache
-def _load(name: str, text: str, target: tuple[str, ...]) -> Loaded:
-    from xpgrad.engine.compiled.machine_code import linker
+def load(name: str, text: str, given: Callable[[], Mapping[str, Any]] = dict) -> Loaded:
+    """The functions of a generated text, from the cache folder if they are there; once in a process.
 
-    stem = f"{name}_{hashlib.sha256(repr((text, target)).encode()).hexdigest()[:20]}"
-    code = _kept(stem)
-    if code is None:
-        with compiling():
-            code = _compiled(stem, text)
-        _keep(stem, code)
-    made = linker()
-    made.link(code)
-    return Loaded(made, stem)
+    Functions that become C functions are marked by `cfunc`. `given` returns names that the text uses; what
+    they stand for must follow from the text.
+    """
+    from xpgrad.engine.compiled.machine_code import linker, target
+
+    stem = f"{name}_{hashlib.sha256(repr((text, target())).encode()).hexdigest()[:20]}"
+    if stem not in _loaded:
+        code = _kept(stem)
+        if code is None:
+            with compiling():
+                code = _compiled(stem, text, given())
+            _keep(stem, code)
+        made = linker()
+        made.link(code)
+        _loaded[stem] = Loaded(made, stem)
+    return _loaded[stem]
 
 
 def _symbol(stem: str, function: str) -> str:
     return f"xpgrad.{stem}.{function}"
 
 
-def _compiled(stem: str, text: str) -> bytes:
-    """The object file of a text."""
+def _compiled(stem: str, text: str, given: Mapping[str, Any]) -> bytes:
+    """The object file of a text that uses the given names."""
     from llvmlite import ir
 
     from xpgrad.engine.compiled.machine_code import linker
@@ -97,6 +96,7 @@ def _compiled(stem: str, text: str) -> bytes:
     file = f"<{stem}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     module = ModuleType(stem)
+    vars(module).update(given)
     exec(compile(text, file, "exec"), vars(module))
     made = ir.Module(stem)
     for function in vars(module).values():

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.formula_code import ScalarFormula, load_with
 from xpgrad.engine.compiled.records import NOTHING_AFTER, NOTHING_BEFORE, LoopHead, Rows, length, positions
-from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 
 if TYPE_CHECKING:
@@ -48,16 +47,15 @@ class FormulaText(NamedTuple):
 
     Parameters
     ----------
-    function, constants
-        The formula's.
+    formula : ScalarFormula
+        The stage's.
     inputs : tuple
         For each operand its vectors, one for each block; None stands for absent ones.
     outputs : tuple
         The vectors of all results.
     """
 
-    function: Callable
-    constants: tuple
+    formula: ScalarFormula
     inputs: tuple[tuple[OperandPlace | None, ...], ...]
     outputs: tuple[OperandPlace | None, ...]
     cut: tuple[int, ...]
@@ -211,38 +209,27 @@ def _text_of(
             OperandPlace(places[key], operand.at, k, operand.blocks, operand.of_row) for k in operand.places
         )
 
-    function, constants = stage.formula.key
     inputs = tuple(map(vectors, stage.inputs))
     outputs = tuple(chain.from_iterable(map(vectors, stage.outputs)))
-    return FormulaText(function, constants, inputs, outputs, cut)
+    return FormulaText(ScalarFormula.of(stage.formula), inputs, outputs, cut)
 
 
 @functools.cache
 def _compiled_loop(loop: LoopText) -> int:
-    name = next(stage.function.__name__ for stage in loop.stages if isinstance(stage, FormulaText))
-    return load(f"{name.strip('_')}_{loop.dtype}", _source(loop)).loop.address
-
-
-def _source(loop: LoopText) -> str:
     formulas = [stage for stage in loop.stages if isinstance(stage, FormulaText)]
-    constants: dict[str, Any] = {}
-    for name, value in (item for stage in formulas for item in stage.constants):
-        if constants.setdefault(name, value) != value:
-            raise ValueError(f"two formulas of one loop have a constant {name}")
     bodies = _bodies(loop.stages, loop.asked, loop.dtype)
-    text = _stage_loop(bodies) if loop.by_stages else _loop(bodies, len(loop.asked))
     parts = [
-        preamble([stage.function for stage in formulas], constants, loop.dtype),
         "from xpgrad.engine.compiled.cache import cfunc",
         "from xpgrad.engine.compiled.native import fields, multiply_rows, numbers, share",
         "from xpgrad.engine.compiled.native_ahead import ask_rows, forget, memory",
         "from xpgrad.engine.compiled.native_rows import OperandPlace, rows_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
-        "real = xp.real",
         *_formulas(formulas, loop.marks),
-        text,
+        _stage_loop(bodies) if loop.by_stages else _loop(bodies, len(loop.asked)),
     ]
-    return "\n".join(parts) + "\n"
+    name = f"{formulas[0].formula.function.__name__.strip('_')}_{loop.dtype}"
+    scalars = [stage.formula for stage in formulas]
+    return load_with(name, "\n".join(parts), scalars, loop.dtype).loop.address
 
 
 # How a product is begun.
@@ -256,7 +243,7 @@ _UNIT = 16
 def _formulas(formulas: Sequence[FormulaText], marks: int) -> list[str]:
     """The lines that define ``formula_0`` and so on."""
     return [
-        f"formula_{number} = rows_loop({one.function.__name__}, {[*one.inputs]}, {[*one.outputs]}, real"
+        f"formula_{number} = rows_loop(formulas[{number}], {[*one.inputs]}, {[*one.outputs]}, real"
         + (f", {marks}, {[*one.cut]})" if marks else ")")
         for number, one in enumerate(formulas)
     ]

@@ -137,7 +137,7 @@ class Number:
 
 
 class Scalars:
-    """What stands for ``xp`` in the text of a traced formula: the scalar functions of a dtype."""
+    """What a traced formula gets as ``xp``: the scalar functions of a dtype."""
 
     def __init__(self, dtype: str) -> None:
         self.real = getattr(np, dtype)
@@ -170,6 +170,8 @@ class Scalars:
 
         def call(*numbers: Any) -> Any:
             traced = next((number for number in numbers if isinstance(number, Number)), None)
-            return function(*numbers) if traced is None else traced.emitter.call(function, numbers)
+            if traced is None:
+                return function(*map(self.real, numbers))
+            return traced.emitter.call(function, numbers)
 
         return call

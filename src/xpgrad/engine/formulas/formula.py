@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ class Formula:
     the array API through
     ``xp``, ``if`` on constants and on ``operand is None``, and other such functions, called with ``xp`` as
     their first argument. So an engine can evaluate it on whole arrays, block by block, or compiled on
-    scalars: a compiling engine replaces ``xp`` by a module of scalar functions.
+    scalars: then ``xp`` has scalar functions.
 
     Parameters
     ----------
@@ -45,25 +44,28 @@ class Formula:
         Numbers are stored as text, so NaN equals NaN, and 0.0 differs from -0.0.
         """
         constants = sorted(self.constants.items(), key=lambda item: item[0])
-        return (self.function, tuple((name, as_text(value)) for name, value in constants))
+        return (self.function, tuple((name, _key_of(value)) for name, value in constants))
 
 
-class SourceText(str):
-    """A constant as Python source."""
-
-    __slots__ = ()
+_WORDS = {"None": None, "True": True, "False": False}
 
 
-def as_text(constant: Any) -> Any:
-    """A number, flag or None as text; functions and text are unchanged, as are those in a named tuple."""
-    if callable(constant) or isinstance(constant, SourceText):
+def _key_of(constant: Any) -> Any:
+    """A number, flag or None as text; a function as it is; of a named tuple each."""
+    if callable(constant):
         return constant
     if isinstance(constant, tuple):
-        return type(constant)(*map(as_text, constant))
-    if isinstance(constant, bool) or constant is None:
-        return SourceText(constant)
-    number = float(constant)
-    return SourceText(number) if math.isfinite(number) else SourceText(f"float('{number}')")
+        return type(constant)(*map(_key_of, constant))
+    return str(constant if isinstance(constant, bool) or constant is None else float(constant))
+
+
+def constant_of(key: Any) -> Any:
+    """The constant that has this key."""
+    if callable(key):
+        return key
+    if isinstance(key, tuple):
+        return type(key)(*map(constant_of, key))
+    return _WORDS[key] if key in _WORDS else float(key)
 
 
 class Operand(NamedTuple):

@@ -1,11 +1,13 @@
 """Elementwise functions for formulas that the array API lacks.
 
-Formulas call them like their own helpers, with ``xp`` first. These versions work on arrays of any namespace;
-the compiler uses the function of the same name in the dtype's module of scalar functions.
+Formulas call them like their own helpers, with ``xp`` first. These versions work on arrays of any namespace.
+A namespace's own function of the same name comes first: compiled scalars have all of them.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 __all__ = ["epsilon", "gaussian", "logistic", "normal_cdf", "tail_ratio"]
@@ -47,20 +49,33 @@ TAIL_DOUBLE = Polynomial(
 TAIL_SHIFT, TAIL_STEP = 0.75, 0.02394228040143268  # d, and 1 / sqrt(2 pi) - d / 2
 
 
+def _own_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The namespace's own function of this name, if it has one, else this one."""
+    name = function.__name__
+
+    @functools.wraps(function)
+    def call(xp: Any, *arrays: Any) -> Any:
+        own = getattr(xp, name, None)
+        return function(xp, *arrays) if own is None else own(*arrays)
+
+    return call
+
+
+@_own_first
 def epsilon(xp: Any, x: Any) -> Any:
     """The distance from 1 to the next number of x's dtype."""
     return 2.0**-52 if x.dtype == xp.float64 else 2.0**-23
 
 
+@_own_first
 def logistic(xp: Any, x: Any) -> Any:
-    """1 / (1 + exp(-x)); by the namespace's own function of this name, if it has one."""
-    if hasattr(xp, "logistic"):
-        return xp.logistic(x)
+    """1 / (1 + exp(-x))."""
     # exp(-|x|) never overflows; `where` instead of `abs`, whose slope at 0 would mislead autograd
     e = xp.exp(xp.where(x < 0, x, -x))
     return xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e)
 
 
+@_own_first
 def tail_ratio(xp: Any, z: Any) -> Any:
     """(1 - Phi(z)) exp(z**2 / 2) for finite z >= 0: Mills' ratio, over sqrt(2 pi)."""
     center, coefficients = TAIL_DOUBLE if z.dtype == xp.float64 else TAIL_SINGLE
@@ -72,6 +87,7 @@ def tail_ratio(xp: Any, z: Any) -> Any:
     return (0.5 * TAIL_SHIFT + z * inverse * (TAIL_STEP + inverse * p)) / (z + TAIL_SHIFT)
 
 
+@_own_first
 def gaussian(xp: Any, z: Any) -> Any:
     """exp(-z**2 / 2) for finite z.
 
@@ -86,6 +102,7 @@ def gaussian(xp: Any, z: Any) -> Any:
     return xp.exp(-0.5 * (high * high)) * xp.exp(-0.5 * ((z - high) * (z + high)))
 
 
+@_own_first
 def normal_cdf(xp: Any, z: Any, e: Any) -> Any:
     """The normal distribution's probability below a finite z; e is gaussian(z)."""
     tail = e * tail_ratio(xp, xp.where(z < 0, -z, z))

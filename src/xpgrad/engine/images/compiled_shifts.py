@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.records import (
     Batch,
@@ -29,7 +30,6 @@ from xpgrad.engine.compiled.records import (
     positions,
 )
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
-from xpgrad.engine.compiled.source import c_function
 from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.formula_code import ScalarFormula, c_function
 from xpgrad.engine.compiled.records import FromWindows, ToWindows, WindowImages, WindowPoints, flat
 from xpgrad.engine.compiled.register_tiles import tiles
-from xpgrad.engine.compiled.source import c_function, preamble
 from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.memory import address_of
@@ -80,21 +79,12 @@ def _points(m: Layout, windows: Windows) -> WindowPoints:
 
 def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> int:
     formula, taken, made = transform
-    return _compiled(
-        kind, formula.function, formula.key[1], taken, made, step, dtype.name, tiles().lanes(dtype)
-    )
-
-
-@functools.cache
-def _compiled(
-    kind: str, function: Callable, constants: tuple, taken: int, made: int, step: int, dtype: str, lanes: int
-) -> int:
-    name = function.__name__
     return c_function(
-        f"{kind}_{name.strip('_')}_{dtype}",
+        f"{kind}_{formula.function.__name__.strip('_')}_{dtype.name}",
         "images.native_windows",
         "int64 data, int64 part",
         "made(fields(data), part)",
-        f"{kind}({name}, {taken}, {made}, {step}, {dtype!r}, {lanes})",
-        preamble([function], dict(constants), dtype),
+        f"{kind}(formulas[0], {taken}, {made}, {step}, {dtype.name!r}, {tiles().lanes(dtype)})",
+        (ScalarFormula.of(formula),),
+        dtype.name,
     )

@@ -246,7 +246,7 @@ class OpenMPTeam(Team):
 @functools.cache
 def compiled_share() -> int:
     """The address of `native.share_parts`: what each thread of an OpenMP team runs."""
-    from xpgrad.engine.compiled.source import c_function
+    from xpgrad.engine.compiled.formula_code import c_function
 
     return c_function("share", "compiled.native", "int64 work", "share_parts(fields(work))")
 

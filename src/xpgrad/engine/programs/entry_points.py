@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.register_tiles import tiles
-from xpgrad.engine.compiled.source import c_function
 
 _PART = "int64 data, int64 part"
 _INSTRUCTIONS = "int64 code, int64 begin, int64 end"

@@ -308,7 +308,7 @@ def compiled_stack_product(dtype: str) -> int:
 
 def _compiled(dtype: str, name: str, arguments: str, call: str = "") -> int:
     """The address of one of `native_products.Compiled`."""
-    from xpgrad.engine.compiled.source import c_function
+    from xpgrad.engine.compiled.formula_code import c_function
 
     made = f"functions({dtype!r}, {', '.join(map(str, _shape(dtype)))}).{name}"
     integers = ", ".join(f"int64 {argument}" for argument in arguments.split(", "))
