@@ -35,9 +35,9 @@ CHILD = f"""
 import grp, json, os, pwd, sys, warnings
 import numpy, xpgrad
 from compiled_calls import called
-from xpgrad.engine.compiled import cache, machine_code, source
+from xpgrad.engine.compiled import cache, machine_code, formula_code
 user = json.loads(sys.argv[2])
-machine_code.linker().link(cache._compiled("first", {TEXT!r}))
+machine_code.linker().link(cache._compiled("first", {TEXT!r}, {{}}))
 if user:
     os.setgroups([]), os.setgid(user), os.setuid(user)
 made, kept, compile, read = [], [], cache._compiled, cache._kept

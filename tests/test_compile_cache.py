@@ -16,7 +16,7 @@ from xpgrad.engine.compiled import machine_code
 
 def in_a_new_process():
     """What was loaded is forgotten, as by the end of a process."""
-    compile_cache._load.__wrapped__.cache_clear()
+    compile_cache._loaded.clear()
     machine_code._linker.cache_clear()
     module = compile_cache.load("numbers", TEXT)
     return tuple(
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XPGRAD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile_cache, "_warned", False)
     yield tmp_path
-    compile_cache._load.__wrapped__.cache_clear()
+    compile_cache._loaded.clear()
 
 
 def files(folder, ending):

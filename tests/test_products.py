@@ -20,7 +20,7 @@ from llvmlite import binding
 
 from compiled_calls import written
 from xpgrad.engine import NumpyEngine, describe_products
-from xpgrad.engine.compiled import register_tiles, source
+from xpgrad.engine.compiled import formula_code, register_tiles
 from xpgrad.engine.compiled.machine_code import linker
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.compiled.records import Factor, Packing, flat
@@ -283,12 +283,14 @@ def test_products_in_threads_of_a_map_use_one_thread(monkeypatch):
 
 def test_the_text_says_what_it_holds(monkeypatch: pytest.MonkeyPatch):
     """A change of the tiles or of what goes around them is another file of the cache."""
-    assert source.versions() in products._tiles_text("float32", 16, 8, 3)
+    assert formula_code.versions() in products._tiles_text("float32", 16, 8, 3)
     texts: list[str] = []
     made = SimpleNamespace(run=SimpleNamespace(address=5))
-    monkeypatch.setattr(source, "load", lambda label, text: texts.append(text) or made)
-    assert source.c_function("one", "compiled.native", "int64 data, int64 part", "made(data)", "f(1)") == 5
-    assert source.versions() in texts[0]
+    monkeypatch.setattr(formula_code, "load", lambda label, text, given: texts.append(text) or made)
+    assert (
+        formula_code.c_function("one", "compiled.native", "int64 data, int64 part", "made(data)", "f(1)") == 5
+    )
+    assert formula_code.versions() in texts[0]
     assert "import f\n\nmade = f(1)\n" in texts[0]
 
 

@@ -12,6 +12,7 @@ import argparse
 import ast
 import copy
 import difflib
+import itertools
 import json
 import os
 import random
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -178,15 +179,28 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
                     yield parent, field, place
 
 
-def draw(path: Path, rng: random.Random, about: re.Pattern[str] | None = None) -> str:
-    """The file's text with one edit, in a line that is about something; formatting and comments are lost."""
-    lines = path.read_text().splitlines()
-    while True:
-        tree = ast.parse(path.read_text())
-        parent, field, place = rng.choice(list(places(tree)))
+def _drawn(
+    path: Path, lines: Sequence[str], about: re.Pattern[str] | None
+) -> Iterator[tuple[ast.Module, ast.AST, str, int | None]]:
+    """The places in lines that are about something, with the tree that they are in."""
+    tree = ast.parse(path.read_text())
+    for parent, field, place in places(tree):
         node = getattr(parent, field) if place is None else getattr(parent, field)[place]
-        if about is not None and not about.search(lines[getattr(node, "lineno", 1) - 1]):
-            continue
+        if about is None or about.search(lines[getattr(node, "lineno", 1) - 1]):
+            yield tree, parent, field, place
+
+
+def draw(path: Path, rng: random.Random, about: re.Pattern[str] | None = None) -> str | None:
+    """The file's text with one edit, in a line that is about something; formatting and comments are lost.
+
+    None where it has no such line.
+    """
+    lines = path.read_text().splitlines()
+    count = len([*_drawn(path, lines, about)])
+    while count:
+        tree, parent, field, place = next(
+            itertools.islice(_drawn(path, lines, about), rng.randrange(count), None)
+        )
         value = getattr(parent, field)
         found = list(edits(value if place is None else value[place]))
         if not found:
@@ -206,6 +220,7 @@ def draw(path: Path, rng: random.Random, about: re.Pattern[str] | None = None) -
             continue
         if text != ast.unparse(ast.parse(path.read_text())):
             return text
+    return None
 
 
 def tests_of(name: str) -> list[str]:
@@ -282,13 +297,15 @@ def main() -> int:
         tree = Path(folder) / "tree"
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"))
         for _ in track(range(arguments.edits), "edits", console=console):
-            name = rng.choice(names)
+            text = None
+            while text is None:
+                name = rng.choice(names)
+                text = draw(ROOT / name, rng, _SIZES if arguments.sizes else None)
             if name not in sound:
                 unedited = (tree / name).read_text()
                 if any(survives(tree, name, unedited, arguments.seconds, suite) != PASS for suite in suites):
                     parser.error(f"the tests of {name} fail, or take too long, without any edit")
                 sound.add(name)
-            text = draw(ROOT / name, rng, _SIZES if arguments.sizes else None)
             how, by = None, "none"
             for suite in suites:
                 how = survives(tree, name, text, arguments.seconds, suite)
