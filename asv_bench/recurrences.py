@@ -6,6 +6,9 @@
 Each figure is the median of interleaved rounds, forward and backward, float32. A loop computes the products
 with its inputs at once, in front of its steps. With the package `xlstm` installed, its plain backend stands
 beside the sLSTM; with `torchrl`, its LSTMModule beside resets, as it is and after `xpgrad_torch.swap`.
+
+The floor is the time of the first work's matrix products alone, at the rate of a large one by `torch.mm`: of
+each weight forward and for its own gradient, of R's for the gradient of the state too. X takes none here.
 """
 
 import argparse
@@ -23,6 +26,7 @@ Works = dict[str, Callable[[], Tensor]]
 SHAPES = ((50, 32, 64, 64), (50, 32, 256, 256), (200, 16, 128, 512))
 RESETS = (128, 64, 64, 256)
 HEADS = 4
+LARGE = 1536  # rows and columns of the matrices that show the machine's rate
 
 
 def resets(T: int, N: int, I: int, H: int) -> Works:
@@ -142,17 +146,38 @@ def milliseconds(works: Works, rounds: int) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in found.items()}
 
 
+def multiplications(make: Callable[..., Works], I: int, H: int) -> tuple[int, int]:
+    """Of one row with the weights of an operator's inputs, and with R."""
+    return {
+        resets: (4 * H * I, 4 * H * H),
+        slstm: (4 * H * I, 4 * H * H // HEADS),
+        gru_d: (3 * H * 2 * I + H * I, 3 * H * H),  # input and mask, and the state's decay
+    }[make]
+
+
+def floor(make: Callable[..., Works], shape: tuple[int, int, int, int], rounds: int) -> float:
+    """Milliseconds of a step's matrix products at the best rate of a large one."""
+    T, N, I, H = shape
+    of_inputs, of_state = multiplications(make, I, H)
+    a, times = torch.randn(LARGE, LARGE), []
+    for _ in range(rounds + 1):
+        begin = time.perf_counter()
+        torch.mm(a, a)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return T * N * (2 * of_inputs + 3 * of_state) * min(times) / LARGE**3
+
+
 def table(rounds: int) -> Iterator[str]:
-    """Lines: the operator, the shape, milliseconds of each work, and how many times the first one's."""
-    yield "| operator | (T, N, I, H) | ms, and times the first |"
-    yield "| --- | --- | --- |"
+    """Lines: operator, shape, milliseconds of each work and how many times the first one's, the floor."""
+    yield "| operator | (T, N, I, H) | ms, and times the first | floor, ms, and the first's times of it |"
+    yield "| --- | --- | --- | --- |"
     cases = [(resets, RESETS), *((make, shape) for make in (slstm, gru_d) for shape in SHAPES)]
     for make, shape in cases:
         torch.manual_seed(0)
         times = milliseconds(make(*shape), rounds)
-        first = next(iter(times.values()))
+        first, least = next(iter(times.values())), floor(make, shape, rounds)
         text = ", ".join(f"{name} {ms:.1f} ({ms / first:.2f})" for name, ms in times.items())
-        yield f"| {make.__name__} | {shape} | {text} |"
+        yield f"| {make.__name__} | {shape} | {text} | {least:.1f} ({first / least:.2f}) |"
 
 
 def main() -> None:

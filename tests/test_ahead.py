@@ -41,26 +41,27 @@ def asked(address):
     return found.tolist()
 
 
-def asked_for(ranges, passes, tile):
-    """The lines of memory that tiles of so many passes ask for, one tile after the other."""
+def asked_for(ranges, passes, tile, products=1):
+    """The lines of memory that tiles of so many passes ask for, one tile and one product after the other."""
     at, size = positions(Ahead), length(Ahead)
     numbers = np.zeros(size + 2 * len(ranges), np.int64)
-    numbers[at.left] = len(ranges)
+    numbers[at.left], numbers[at.products] = len(ranges), products
     numbers[size:] = np.ravel(ranges)
     address = numbers.ctypes.data
-    begin(address, passes)
     lines = []
-    for _ in range(0, passes, tile):
-        place, step = asked(address)
-        lines += [(place + k * step) // LINE for k in range(tile)]
-        advance(address, tile)
+    for _ in range(products):
+        begin(address, passes // products)
+        for _ in range(0, passes // products, tile):
+            place, step = asked(address)
+            lines += [(place + k * step) // LINE for k in range(tile)]
+            advance(address, tile)
     return lines
 
 
-@pytest.mark.parametrize("tile", [16, 64, 250])
-def test_all_lines_are_asked_for(tile):
+@pytest.mark.parametrize(("tile", "products"), [(16, 1), (64, 1), (250, 1), (50, 4), (16, 20)])
+def test_all_lines_are_asked_for(tile, products):
     ranges = [(1 << 20, 40 * LINE), (2 << 20, 600 * LINE), (3 << 20, 3 * LINE)]
-    lines = asked_for(ranges, 8000, tile)
+    lines = asked_for(ranges, 8000, tile, products)
     for start, size in ranges:
         assert set(range(start // LINE, (start + size) // LINE)) <= set(lines)
     assert len(set(lines)) < 643 + 3 * tile  # and few others

@@ -389,6 +389,7 @@ def test_the_table_of_recurrences(script, monkeypatch):
         torch.testing.assert_close(ours(), loop(), rtol=1e-4, atol=1e-5)
     monkeypatch.setattr(recurrences, "SHAPES", [(3, 2, 2, 8)])
     monkeypatch.setattr(recurrences, "RESETS", (3, 2, 2, 4))
+    monkeypatch.setattr(recurrences, "LARGE", 8)
     lines = list(recurrences.table(1))
     assert len(lines) == 2 + 3
     assert "with resets" in lines[2]

@@ -321,12 +321,24 @@ def test_dtypes_that_two_processes_compiled_stay_apart_in_a_third(tmp_path):
     ("inner", "columns"), [(33, 1), (5, 47), (64, 48), (18, 60), (20, 65), (9, 112), (7, 200), (31, 333)]
 )
 def test_panels_are_packed_in_parts(inner, columns, dtype, order):
-    b = matrix(np.random.default_rng(inner), inner, columns, dtype, order)
-    functions, expected = products.compiled_products(dtype), products.packed(b)
+    rng = np.random.default_rng(inner)
+    check_packing(matrix(rng, inner, columns, dtype, order)[None], order)
+    check_packing(rng.normal(size=(5, inner, columns)).astype(dtype), order)
+
+
+def check_packing(stack, order):
+    """In any number of parts the panels of matrices are those of each one by itself."""
+    if order == "columns":
+        stack = np.ascontiguousarray(stack.swapaxes(1, 2)).swapaxes(1, 2)
+    count, inner, columns = stack.shape
+    functions = products.compiled_products(stack.dtype.name)
+    expected = np.concatenate([products.packed(b) for b in stack])
+    np.testing.assert_array_equal(products.packed(stack), expected)
     found = np.full_like(expected, np.nan)
-    factor = Factor(address_of(b), *(stride // b.itemsize for stride in b.strides))
+    apart, *strides = (stride // stack.itemsize for stride in stack.strides)
+    factor = Factor(address_of(stack), *strides)
     for parts in (1, 2, 3, 16):
-        record = Packing(functions.pack, parts, inner, columns, factor, address_of(found))
+        record = Packing(functions.pack, parts, inner, columns, factor, address_of(found), count, apart)
         data = integers(flat(record))
         for part in range(parts):
             ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(functions.pack_part)(

@@ -30,6 +30,10 @@ def test_fields_are_read_where_they_were_written(kind: Any) -> None:
     assert records.flat(records.positions(kind)) == [*range(size)]
 
 
+def test_a_weight_stands_between_rows() -> None:
+    assert records.length(records.Panels) == records.length(records.Rows)
+
+
 def test_a_record_in_a_record_stands_as_its_fields() -> None:
     at = records.positions(records.Product)
     assert at.a == (11, 12, 13)

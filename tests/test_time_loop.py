@@ -20,6 +20,8 @@ from xpgrad.engine.process import sharing, team
 
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
 
+from xpgrad.engine.compiled import native
+
 T, N, I, H = 6, 11, 3, 5
 GATES = {"lstm": 4, "gru": 3}
 WAYS = ["whole", "parts"]
@@ -136,6 +138,27 @@ def test_threads_share_columns(operator, options, hidden, lengths, direction, dt
     ],
 )
 def test_when_threads_share_columns(rows, hidden, threads, expected):
+    weight = machine.LoopWeight(np.empty((hidden, 4 * hidden)))
+    product = formula.Product(formula.Operand(None), weight, None)
+    check_sharing(product, rows, threads, expected)
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "threads", "expected"),
+    [
+        (8, 128, 2, True),
+        (2, 256, 2, True),
+        (2, 64, 16, False),  # two threads have a head each, and too little saved
+        (64, 8, 2, False),  # too few operations
+    ],
+)
+def test_when_threads_share_heads(heads, width, threads, expected):
+    weight = machine.LoopWeight(np.empty((4, heads, width, width)))
+    product = formula.Product(formula.Operand(None), weight, np.empty((1, heads * width)))
+    check_sharing(product, 1, threads, expected)
+
+
+def check_sharing(product, rows, threads, expected):
     class Threads(team.OpenMPTeam):
         """Some, of which nobody asks for work."""
 
@@ -145,14 +168,25 @@ def test_when_threads_share_columns(rows, hidden, threads, expected):
     class Functions:
         height, width = 8, 48
 
-    weight = machine.LoopWeight(np.empty((hidden, 4 * hidden)))
-    product = formula.Product(formula.Operand(None), weight, None)
     steps = np.asarray([[rows, 0, 0, 0]])
     parts = max(1, min(threads, rows // 8))
     assert machine._share_columns([product], steps, Threads(), parts, Functions) is expected
     mean = formula.Elementwise(None, (), (formula.Operand(None, of_row=True),))
     assert not machine._share_columns([product, mean], steps, Threads(), parts, Functions)
     assert not machine._share_columns([product], steps, team.PoolTeam(), parts, Functions)
+
+
+def test_parts_share_several_things():
+    """Each thing as a whole or in pieces, none twice, and no part without work."""
+    for count, parts in itertools.product(range(1, 9), range(1, 18)):
+        shares = [[native.share_of_one(k, count, part, parts) for k in range(count)] for part in range(parts)]
+        for each in zip(*shares, strict=True):
+            pieces = {of for _, of in each}
+            assert len(pieces) == 1
+            assert sorted(piece for piece, of in each if 0 <= piece < of) == [*range(pieces.pop())]
+        work = [sum(1 / of for piece, of in own if 0 <= piece < of) for own in shares]
+        assert min(work) > 0
+        assert max(work) <= max(-(-count // parts), 1 / (parts // count) if parts >= count else 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])

@@ -150,7 +150,6 @@ class _Loop:
         v = call.part("v", direction)
         if v is not None:
             self.rows["v"] = call.engine.wrap(call.xp.reshape(v, (1, v.shape[0])))
-        self._R: Any = None
         self._averaging: Any = None
 
     def carried(self, buffer: Buffer, rows: Any = None) -> Any:
@@ -180,46 +179,27 @@ class _Loop:
         return Elementwise(stage.formula, operands(stage.inputs), operands(stage.outputs))
 
     def weight(self, group: Group) -> Any:
-        """The group's blocks of R, one below the other."""
-        R, H, blocks = self._dense_weights(), self.call.H, group.blocks
+        """The group's blocks of R: one below the other, or with heads a stack of every block's and head's."""
+        R, H, heads, blocks = self.call.part("R", self.direction), self.call.H, self.call.heads, group.blocks
         if blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
-            return R[blocks[0] * H : (blocks[-1] + 1) * H, :]
-        return self.call.xp.concat([R[k * H : (k + 1) * H, :] for k in blocks], axis=0)
+            own = R[blocks[0] * H : (blocks[-1] + 1) * H, :]
+        else:
+            own = self.call.xp.concat([R[k * H : (k + 1) * H, :] for k in blocks], axis=0)
+        return own if heads == 1 else self._by_head(own, len(blocks))
 
-    def _dense_weights(self) -> Any:
-        """R; of several heads with zeros between their parts, made once."""
-        if self._R is None:
-            R, H, heads = self.call.part("R", self.direction), self.call.H, self.call.heads
-            if heads > 1:
-                width = H // heads
-                parts = [R[row : row + width, :] for row in range(0, R.shape[0], width)]
-                R = self._diagonal(parts)
-            self._R = R
-        return self._R
-
-    def _diagonal(self, parts: Sequence[Any]) -> Any:
-        """Parts (H / heads, H / heads) below one another, each in its head's columns, zeros beside them."""
-        call, rows = self.call, []
-        width = call.H // call.heads
-        for number, part in enumerate(parts):
-            head = number % call.heads
-            beside = [(head * width, True), (call.H - (head + 1) * width, False)]
-            before, behind = ([self._zeros(width, count)] if count else [] for count, _ in beside)
-            rows.append(call.xp.concat([*before, part, *behind], axis=1))
-        return call.xp.concat(rows, axis=0)
-
-    def _zeros(self, rows: int, columns: int) -> Any:
-        return self.direction.timeline.zeros(columns, rows)
+    def _by_head(self, rows: Any, blocks: int) -> Any:
+        """Matrices (H / heads, H / heads) below one another, as a stack (blocks, heads, ...)."""
+        heads, width = self.call.heads, self.call.H // self.call.heads
+        return self.call.xp.reshape(rows, (blocks, heads, width, width))
 
     def average(self, number: int) -> Product:
         """The product for a mean within each head."""
         call = self.call
         if self._averaging is None:
             width = call.H // call.heads
-            part = call.engine.elementwise(
-                Formula(_constant, parameters=("number",)), [self._zeros(width, width)], (1 / width,)
-            )
-            self._averaging = call.engine.loop_weight(self._diagonal([part] * call.heads), call.T)
+            zeros = self.direction.timeline.zeros(width, call.H)
+            parts = call.engine.elementwise(Formula(_constant, parameters=("number",)), [zeros], (1 / width,))
+            self._averaging = call.engine.loop_weight(self._by_head(parts, 1), call.T)
         source = Operand(self.rows[averaged(number).name], 1, "first")
         return Product(source, self._averaging, self.rows[average(number).name])
 
@@ -262,7 +242,9 @@ def forward_direction(
     for buffer in kept:
         width = 1 if buffer.of_row else buffer.blocks * H
         loop.rows[buffer.name] = engine.rows(timeline.rows, width, like=initial[0])
-    weights = [engine.loop_weight(loop.weight(group).T, call.T) for group in plan.groups]
+    weights = [
+        engine.loop_weight(call.xp.matrix_transpose(loop.weight(group)), call.T) for group in plan.groups
+    ]
     targets = [loop.carried(group.product) for group in plan.groups]
     sources = [loop.carried(group.source) if group.state is None else None for group in plan.groups]
 

@@ -12,7 +12,6 @@ import numpy as np
 from xpgrad.engine.arrays import array_loops, traced_formula
 from xpgrad.engine.compiled.machine import LoopWeight, Machine, TimeLoop, loop_dtype
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.compiled.records import Rows
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span, evaluate
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
@@ -20,7 +19,7 @@ from xpgrad.engine.process.memory import COMPUTED, address_of, new_array, result
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Form, Fresh, Look
-from xpgrad.engine.standard import AdapterEngine, first_row
+from xpgrad.engine.standard import AdapterEngine, first_row, multiply
 
 
 class NumpyEngine(NumpyImages, AdapterEngine):
@@ -151,8 +150,12 @@ class NumpyEngine(NumpyImages, AdapterEngine):
                     _evaluate(stage, span)
 
     def _multiply(self, stage: Product, span: Span) -> None:
-        first = first_row(stage.source, span)
-        self.write_product(stage.source.rows[first : first + span.rows], stage.weight.array, stage.target, 0)
+        first, weight = first_row(stage.source, span), stage.weight.array
+        rows = stage.source.rows[first : first + span.rows]
+        if weight.ndim == 2:
+            self.write_product(rows, weight, stage.target, 0)
+        else:
+            stage.target[: span.rows] = multiply(np, rows, weight)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`; None if the shape needs a copy or the view is read-only."""
@@ -248,18 +251,12 @@ def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
 
 
 def loop_integers(loop: TimeLoop) -> np.ndarray:
-    """What a compiled loop reads: its head, and a Rows for each matrix."""
+    """What a compiled loop reads: its head, and a record of each matrix."""
     integers: list[Any] = [*loop.head]
-    for memory, matrix in loop.matrices:
-        rows, columns = matrix.shape
-        integers += Rows(address_of(memory), rows, columns, _line(matrix))
+    for matrix in loop.matrices:
+        memory = matrix.memory
+        integers += matrix.record(address_of(memory), memory.strides[0] // memory.itemsize)
     return np.asarray(integers, dtype=np.int64)
-
-
-def _line(matrix: np.ndarray) -> int:
-    """The length of a whole row in memory."""
-    count, columns = matrix.shape
-    return matrix.strides[0] // matrix.itemsize if count > 1 else columns
 
 
 def _evaluate(stage: Elementwise, span: Span) -> None:

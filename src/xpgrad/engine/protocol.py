@@ -69,7 +69,7 @@ class TimeLoops(Protocol):
     # --- what is computed
 
     def loop_weight(self, weight: Array, times: int) -> Any:
-        """A matrix in the form for this many products of a time loop."""
+        """A weight, as `Product` takes it, in the form for this many products of a time loop."""
         return weight
 
     def matmul(self, a: Array, b: Array) -> Array:

@@ -56,7 +56,7 @@ class StandardEngine(Engine):
         begun: set[tuple[int, int]] = set()  # rows of which the step has written some columns
         for stage in stages:
             if isinstance(stage, Product):
-                stage.target.write(0, self.xp.matmul(_read(stage.source, span), stage.weight))
+                stage.target.write(0, multiply(self.xp, _read(stage.source, span), stage.weight))
             else:
                 self._evaluate(stage, span, begun)
 
@@ -83,6 +83,19 @@ class StandardEngine(Engine):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self.xp, '__name__', self.xp)})"
+
+
+def multiply(xp: Any, rows: Any, weight: Any) -> Any:
+    """Rows times a weight, or one of heads; see `Product`."""
+    if weight.ndim == 2:
+        return xp.matmul(rows, weight)
+    _, heads, k, _ = weight.shape
+    parted = xp.reshape(rows, (rows.shape[0], rows.shape[1] // (heads * k), heads, k))
+    products = xp.matmul(xp.permute_dims(parted, (1, 2, 0, 3)), weight)
+    if parted.shape[1] > 1:
+        products = xp.sum(products, axis=0, keepdims=True)
+    blocks, _, count, n = products.shape
+    return xp.reshape(xp.permute_dims(products, (2, 0, 1, 3)), (count, blocks * heads * n))
 
 
 def first_row(operand: Operand, span: Span) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.compiled.records import ArraysHead, LoopHead, positions
+from xpgrad.engine.compiled.records import ArraysHead, LoopHead, Panels, Rows, positions
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 from xpgrad.engine.process import guard, sharing
 from xpgrad.engine.process.blas import in_one_thread
@@ -33,22 +33,48 @@ _SPAN = positions(Span)
 
 
 class LoopWeight(NamedTuple):
-    """A weight (k, n) of a time loop, and its panels; None where NumPy multiplies, and for a single step."""
+    """A weight of a time loop, (k, n) or as `Product` has those of heads, and its panels.
+
+    These are None where NumPy multiplies, and for a single step.
+    """
 
     array: Any
     panels: Any = None
 
 
+class LoopMatrix(NamedTuple):
+    """A matrix of a compiled time loop: its memory, its sizes, and of a weight how many matrices it is."""
+
+    memory: Any
+    shape: tuple[int, ...]
+    count: int = 0
+
+    @classmethod
+    def of(cls, matrix: Any) -> LoopMatrix:
+        """For a row buffer, or a LoopWeight."""
+        if not isinstance(matrix, LoopWeight):
+            return cls(matrix, matrix.shape)
+        *lead, rows, columns = matrix.array.shape
+        return cls(matrix.panels, (rows, columns), prod(lead))
+
+    def record(self, address: Any, line: Any) -> Panels | Rows:
+        """What the loop reads of it; `line` is the distance of its rows, where it is no weight."""
+        if self.count:
+            return Panels(address, *self.shape, self.count)
+        rows, columns = self.shape
+        return Rows(address, rows, columns, line if rows > 1 else columns)
+
+
 class TimeLoop(NamedTuple):
     """A compiled time loop and its matrices; its integer arguments begin with `head`.
 
-    After `head`, each of the matrices has a `records.Rows`. `kept` is the
-    memory that addresses in `head` point into.
+    After `head`, each of the matrices has its record. `kept` is the memory that addresses in `head` point
+    into.
     """
 
     function: int
     head: LoopHead
-    matrices: list[tuple[Any, Any]]
+    matrices: list[LoopMatrix]
     parts: int
     kept: tuple[np.ndarray, ...]
 
@@ -182,12 +208,13 @@ class Machine:
                 tiles=functions.tiles if functions else 0,
                 by_panels=functions.by_panels if functions else 0,
                 height=functions.height if functions else 0,
+                lanes=functions.lanes if functions else 0,
                 parts=parts if by_stages else 0,
                 stages=len(stages) if by_stages else 0,
                 step=0,
                 stage=0,
             ),
-            [(m.panels, m.array) if isinstance(m, LoopWeight) else (m, m) for m in matrices],
+            [*map(LoopMatrix.of, matrices)],
             parts,
             (steps, bounds),
         )
@@ -243,11 +270,19 @@ def _share_columns(
     if not team.is_quick() or any(output.of_row for stage in stages for output in _outputs(stage)):
         return False
     rows, threads = int(steps[:, _SPAN.rows].max()), team.free()
-    weights = [stage.weight.array.shape for stage in stages if isinstance(stage, Product)]
-    panels = min(columns for _, columns in weights) // functions.width
+    multiplied = [stage for stage in stages if isinstance(stage, Product)]
+    pieces = min(_pieces(stage, functions.width) for stage in multiplied)
     by_rows = _tiles_time(-(-rows // parts), functions.height)
-    by_columns = _tiles_time(rows, functions.height) / max(1, min(threads, panels))
-    return (by_rows - by_columns) * sum(map(prod, weights)) >= _SAVED
+    by_columns = _tiles_time(rows, functions.height) / min(threads, pieces)
+    operations = sum(prod(stage.weight.array.shape) for stage in multiplied)
+    return (by_rows - by_columns) * operations >= _SAVED
+
+
+def _pieces(stage: Product, width: int) -> int:
+    """Among how many threads the columns of a product can be divided, by panels of this width."""
+    *lead, _, columns = stage.weight.array.shape
+    parts = stage.target.shape[1] // columns if lead else 1
+    return parts * max(1, columns // width)
 
 
 def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:

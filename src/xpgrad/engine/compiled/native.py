@@ -15,7 +15,14 @@ from xpgrad.engine.compiled.llvm_code import (
     variable,
     words_by_name,
 )
-from xpgrad.engine.compiled.records import RowsProduct, SharedWork, SystemCalls, positions
+from xpgrad.engine.compiled.records import (
+    Ahead,
+    LoopHead,
+    RowsProduct,
+    SharedWork,
+    SystemCalls,
+    positions,
+)
 from xpgrad.engine.compiled.translate import Function, Instruction
 
 __all__ = [
@@ -36,6 +43,7 @@ __all__ = [
     "release",
     "scratch",
     "share",
+    "share_of_one",
     "share_parts",
     "stack",
     "system",
@@ -43,6 +51,7 @@ __all__ = [
 ]
 
 _ROWS_PRODUCT, _SHARED, _CALLS = positions(RowsProduct), positions(SharedWork), positions(SystemCalls)
+_LOOP, _AHEAD = positions(LoopHead), positions(Ahead)
 
 _VOID, _INT32 = ir.VoidType(), ir.IntType(32)
 
@@ -148,20 +157,44 @@ def share(columns, unit, part, parts):
 
 
 @inside()
-def multiply_rows(tiles, by_panels, height, part, parts, ahead, itemsize, count, first, start, head, m):
+def share_of_one(number, count, part, parts):
+    """What a part has of thing `number`, where the parts share so many things: which piece, of how many.
+
+    The piece is below 0, or one that there is not, where the part has none of it.
+    """
+    first = number * parts // count
+    return part - first, max(1, (number + 1) * parts // count - first)
+
+
+@inside()
+def multiply_rows(head, m, itemsize, count, first, start, part, parts, ahead):
     """`count` rows of a source from `first` on, times a weight, into a target's rows from `start` on.
 
-    Their RowsProduct stands in head from m on; the weight is in panels. For the first three see
-    `products.Functions`. Of the columns, only one of so many parts. `ahead` is the address of an Ahead, or 0.
+    `head` begins with a LoopHead, and the RowsProduct stands in it from m on. Matrix k of the weight
+    multiplies part k of the source's columns into part k of the target's, both counted round and round; what
+    meets in a part of the target is added. Of the target's columns, only one of so many parts. `ahead` is the
+    address of an Ahead.
     """
     source, weight, target = _ROWS_PRODUCT
     line, to_line = head[m + source.line], head[m + target.line]
-    begin, to = head[m + source.address] + first * line * itemsize, head[m + target.address]
-    call_with_numbers(
-        by_panels,
-        (tiles, 1, begin, line, height * line, count, head[m + weight.address], 0, head[m + weight.rows],
-         head[m + weight.columns], part, parts, to + start * to_line * itemsize, to_line, 0, ahead),
-    )  # fmt: skip
+    begin = head[m + source.address] + first * line * itemsize
+    to = head[m + target.address] + start * to_line * itemsize
+    inner, columns, matrices = head[m + weight.rows], head[m + weight.columns], head[m + weight.count]
+    lanes = head[_LOOP.lanes]
+    apart = itemsize * inner * ((columns + lanes - 1) // lanes * lanes)
+    sources = max(1, min(matrices, head[m + source.columns] // max(inner, 1)))
+    targets = max(1, min(matrices, head[m + target.columns] // max(columns, 1)))
+    fields(ahead)[_AHEAD.products] = matrices
+    for k in range(matrices):
+        place = k % targets
+        piece, pieces = share_of_one(place, targets, part, parts)
+        if 0 <= piece < pieces:
+            call_with_numbers(
+                head[_LOOP.by_panels],
+                (head[_LOOP.tiles], 1, begin + itemsize * inner * (k % sources), line,
+                 head[_LOOP.height] * line, count, head[m + weight.address] + apart * k, 0, inner, columns,
+                 piece, pieces, to + itemsize * columns * place, to_line, k >= targets, ahead),
+            )  # fmt: skip
 
 
 def _caller(result):

@@ -47,12 +47,19 @@ def ask_rows(ahead, head, m, itemsize, first, count):
 
 @inside()
 def begin(ahead, passes):
-    """Begin with the first range; the pace is that of so many passes for all, at most a line each."""
+    """Begin with the first range, unless a product before has; each of the products has so many passes.
+
+    The pace is that of all passes for all ranges, at most a line each.
+    """
     ranges, total = fields(ahead), 0
+    whole = passes * ranges[_AT.products]
+    if whole == 0:
+        return
+    ranges[_AT.products] = 0
     for k in range(ranges[_AT.left]):
         total += ranges[_LENGTH + 2 * k + 1]
     ranges[_AT.place] = ahead
-    ranges[_AT.step] = min(LINE, (total + passes - 1) // max(passes, 1))
+    ranges[_AT.step] = min(LINE, (total + whole - 1) // whole)
     ranges[_AT.next] = ahead + 8 * _LENGTH
     _next_range(ranges)
 

@@ -74,19 +74,32 @@ class Rows(NamedTuple):
     line: Any
 
 
+class Panels(NamedTuple):
+    """A time loop's weight in panels: `count` matrices of so many rows and columns, one behind the other.
+
+    It stands between matrices that are Rows, and has as many integers.
+    """
+
+    address: Any
+    rows: Any
+    columns: Any
+    count: Any
+
+
 class RowsProduct(NamedTuple):
     """What a time loop's product is of: rows of the source times the weight, into rows of the target."""
 
     source: Rows
-    weight: Rows
+    weight: Panels
     target: Rows
 
 
 class Ahead(NamedTuple):
     """Memory that a product asks for ahead: the next byte of a range, its end, the bytes from pass to pass.
 
-    `next` is the address of the next range, and `left` says how many are left. The ranges follow: the first
-    byte and the number of bytes.
+    `next` is the address of the next range, and `left` says how many are left. `products` says by how many
+    products of equal size they are to be asked for, and is 0 from the first of these on. The ranges follow:
+    the first byte and the number of bytes.
     """
 
     place: Any
@@ -94,6 +107,7 @@ class Ahead(NamedTuple):
     step: Any
     next: Any
     left: Any
+    products: Any
 
 
 class Factor(NamedTuple):
@@ -111,7 +125,7 @@ class LoopHead(NamedTuple):
     """A time loop: its steps, the bounds of its parts, and what its products need.
 
     `spans` is the address of four integers for each step (`formulas.formula.Span`), `bounds` that of the
-    first rows of the parts. For `tiles` to `height` see `products.matrix.Functions`.
+    first rows of the parts. For `tiles` to `lanes` see `products.matrix.Functions`.
 
     Where the parts have columns instead of rows, `parts` is how many they are, and a call of the loop does
     one of the `stages` of one step: `stage` of `step`.
@@ -123,6 +137,7 @@ class LoopHead(NamedTuple):
     tiles: Any
     by_panels: Any
     height: Any
+    lanes: Any
     parts: Any
     stages: Any
     step: Any
@@ -226,9 +241,10 @@ class Work(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """A matrix (k, n) packed into panels, some of them in each part.
+    """Matrices (k, n) packed into panels, some of them in each part.
 
-    For the first one see `products.matrix.Functions`.
+    For the first one see `products.matrix.Functions`. From one of the `count` matrices to the next there are
+    `apart` elements.
     """
 
     pack: Any
@@ -237,6 +253,8 @@ class Packing(NamedTuple):
     n: Any
     source: Factor
     target: Any
+    count: Any
+    apart: Any
 
 
 class Product(NamedTuple):

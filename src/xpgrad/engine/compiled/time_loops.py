@@ -110,7 +110,8 @@ def compiled_loop(
     Returns
     -------
     int
-        Of a C function. `data` points to a LoopHead, and behind it to a Rows of each matrix.
+        Of a C function. `data` points to a LoopHead, and behind it to the record of each matrix: Panels of a
+        weight, Rows of others.
     list
         The matrices, of a product's weight what the engine's ``loop_weight`` returned.
     """
@@ -232,10 +233,6 @@ def _compiled_loop(loop: LoopText) -> int:
     return load_with(name, "\n".join(parts), scalars, loop.dtype).loop.address
 
 
-# How a product is begun.
-_MULTIPLY = (
-    f"multiply_rows(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], portion, portions, ahead, "
-)
 _UNIT = 16
 """Columns of a formula that are not divided: at least one vector."""
 
@@ -256,8 +253,9 @@ def _bodies(
     bodies, formulas, itemsize = [], 0, np.dtype(dtype).itemsize
     for stage in stages:
         if isinstance(stage, ProductText):
-            call = f"{itemsize}, count, {stage.at}, first, head, {stage.matrices})"
-            bodies.append([*_asking(asked, itemsize), _MULTIPLY + call])
+            arguments = f"head, {stage.matrices}, {itemsize}, count, {stage.at}, first"
+            call = f"multiply_rows({arguments}, portion, portions, ahead)"
+            bodies.append([*_asking(asked, itemsize), call])
             asked = ()
             continue
         wide = next(v for v in (*chain(*stage.inputs), *stage.outputs) if v and not v.of_row)

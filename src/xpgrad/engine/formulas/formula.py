@@ -131,12 +131,16 @@ def evaluate(function: Callable[..., tuple], operands: Iterable[Sequence[Any]]) 
 class Product(NamedTuple):
     """A stage of a time loop: rows times a weight.
 
+    A weight of heads is a stack (blocks, heads, k, n): each head's columns meet its own matrices alone.
+    Either the source has the heads' columns once and the target those of every block, or the source has those
+    of every block and the target the sum of the blocks' products. Columns stand by block, then by head.
+
     Parameters
     ----------
     source : Operand
         The rows.
-    weight : matrix
-        A matrix from the engine's ``loop_weight``.
+    weight : matrix, or stack of matrices
+        From the engine's ``loop_weight``.
     target : buffer
         Its first rows become the product.
     """

@@ -205,19 +205,30 @@ class Work(Instruction):
 
 
 class Pack(Work):
-    """A weight (k, n) into panels; its source and its target."""
+    """A weight (k, n) into panels, or `count` of them, `apart` elements from each to the next.
+
+    The places are those of the first one and of the target.
+    """
 
     def __init__(
-        self, functions: Functions, shape: tuple[int, ...], places: Sequence[Location], team: Team
+        self,
+        functions: Functions,
+        shape: tuple[int, ...],
+        count: int,
+        apart: int,
+        places: Sequence[Location],
+        team: Team,
     ) -> None:
-        super().__init__(functions.pack_part, parts_for(prod(shape), team), team, places)
-        self._functions, self._shape = functions, shape
+        super().__init__(functions.pack_part, parts_for(count * prod(shape), team), team, places)
+        self._functions, self._shape, self._count, self._apart = functions, shape, count, apart
 
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
         source, target = (place.address(itemsize) for place in self.places)
-        factor, (k, n) = Factor(source, *self.places[0].strides), self._shape
-        return records.flat(records.Packing(self._functions.pack, self._parts, k, n, factor, target))
+        factor, pack = Factor(source, *self.places[0].strides), self._functions.pack
+        return records.flat(
+            records.Packing(pack, self._parts, *self._shape, factor, target, self._count, self._apart)
+        )
 
 
 class Multiply(Work):
@@ -376,7 +387,7 @@ class Loop(Work):
         if loop.head.stages:
             self.kind = _KIND.steps
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
-        places = [*tables, *(memory.place for memory, _ in loop.matrices)]
+        places = [*tables, *(matrix.memory.place for matrix in loop.matrices)]
         super().__init__(loop.function, loop.parts, team, places)
         self.loop, self.kept = loop, loop.kept
         self.stages = stages
@@ -384,8 +395,7 @@ class Loop(Work):
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
         head: list[Any] = [*self.loop.head]
-        for memory, matrix in self.loop.matrices:
-            rows, columns = matrix.shape
-            line = matrix.strides[0] if rows > 1 else columns
-            head += records.Rows(memory.place.address(itemsize), rows, columns, line)
+        for matrix in self.loop.matrices:
+            place = matrix.memory.place
+            head += matrix.record(place.address(itemsize), place.strides[0])
         return head

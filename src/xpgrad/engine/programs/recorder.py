@@ -359,11 +359,14 @@ class Recorder(RecordedImages):
             self._has_one_step = True
             return LoopWeight(weight)
         functions = compiled_products(self._name)
-        source = weight if 1 in _real_strides(weight) else self.contiguous(weight)
-        panels = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
-        place = source.place._replace(strides=_real_strides(source))
-        self._draft.add(Pack(functions, weight.shape, [place, panels.place], self._machine.team))
-        return LoopWeight(source, panels)
+        *lead, k, n = weight.shape
+        source = weight if _is_stack(weight) else self.contiguous(weight)
+        _, (steps,) = _merged(lead, [source.strides[:-2]])
+        first = source[(*[0] * len(lead), ...)]
+        panels = self.fresh((functions.panels(weight.shape),))
+        places = [first.place._replace(strides=_real_strides(first)), panels.place]
+        self._draft.add(Pack(functions, (k, n), prod(lead), sum(steps), places, self._machine.team))
+        return LoopWeight(weight, panels)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:
         """The time loop, compiled."""
@@ -393,11 +396,27 @@ class Recorder(RecordedImages):
         span = Span._make(steps[0].tolist())
         for stage in stages:
             if isinstance(stage, Product):
-                first = first_row(stage.source, span)
+                first, weight = first_row(stage.source, span), stage.weight.array
                 rows = stage.source.rows[first : first + span.rows, :]
-                self.multiply(stage.target[: span.rows, :], rows, stage.weight.array)
+                self._multiply_once(stage.target[: span.rows, :], rows, weight)
             else:
                 self.scan([stage], steps)
+
+    def _multiply_once(self, target: Recorded, rows: Recorded, weight: Recorded) -> None:
+        """Rows times a weight as it is; one of heads block by block."""
+        if weight.ndim == 2:
+            self.multiply(target, rows, weight)
+            return
+        blocks, heads, k, n = weight.shape
+        sources, targets = self._by_head(rows, heads, k), self._by_head(target, heads, n)
+        for block in range(blocks):
+            source, to = block % sources.shape[0], block % targets.shape[0]
+            self.product(sources[source, ...], weight[block, ...], targets[to, ...], add=block > to)
+
+    def _by_head(self, x: Recorded, heads: int, width: int) -> Recorded:
+        """A matrix whose columns stand by block and head, as blocks of the heads' matrices."""
+        parted = x.split_last((x.shape[1] // (heads * width), heads, width))
+        return self.xp.permute_dims(parted, (1, 2, 0, 3))
 
     # --- formulas over whole arrays
 
@@ -482,6 +501,12 @@ class Recorder(RecordedImages):
             MoveRows(kind, self._schedule, reverse, places, width, chunk, self._machine.team, dtype)
         )
         return result
+
+
+def _is_stack(x: Recorded) -> bool:
+    """Whether it is a matrix by rows or by columns, or several of these at equal distances."""
+    sizes, _ = _merged(x.sizes[:-2], [x.strides[:-2]])
+    return len(sizes) <= 1 and 1 in _real_strides(x[(*[0] * (x.ndim - 2), ...)])
 
 
 def _real_strides(x: Recorded) -> Strides:

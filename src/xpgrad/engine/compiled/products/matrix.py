@@ -89,6 +89,11 @@ class Functions(NamedTuple):
         """How many columns a packed matrix has."""
         return -(-columns // self.lanes) * self.lanes
 
+    def panels(self, shape: Sequence[int]) -> int:
+        """How many elements a packed matrix has, or a stack of them."""
+        *lead, rows, columns = shape
+        return prod(lead) * rows * self.padded(columns)
+
 
 class Plan(NamedTuple):
     """How a product is computed: in how many parts, and with how much memory.
@@ -231,13 +236,17 @@ def _as_one_stack(x: np.ndarray) -> np.ndarray:
 
 
 def packed(b: np.ndarray) -> np.ndarray:
-    """A matrix in panels, for products of some rows with it."""
+    """A matrix in panels, for products of some rows with it; those of a stack one behind the other."""
     functions = compiled_products(b.dtype.name)
     b = b if _is_lined_up(b) else np.ascontiguousarray(b)
-    result = aligned(b.shape[0] * functions.padded(b.shape[1]), b.dtype)
+    result = aligned(functions.panels(b.shape), b.dtype)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(functions.pack)
-    where = _matrix(b)
-    call(where.address, where.row, where.column, *b.shape, address_of(result))
+    size = functions.panels(b.shape[-2:])
+    for number, index in enumerate(np.ndindex(b.shape[:-2])):
+        one = b[index]
+        where = _matrix(one)
+        to = address_of(result) + b.itemsize * size * number
+        call(where.address, where.row, where.column, *one.shape, to)
     return result
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.native import call_with_numbers, elements, inside, share, stack
+from xpgrad.engine.compiled.native import call_with_numbers, elements, inside, share, share_of_one, stack
 from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import PACKED_ROWS, ROWS, block_of
 from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
@@ -111,13 +111,18 @@ def functions(dtype, lanes, height, vectors):
 
     @inside()
     def pack_part(data, part):
-        """Some panels of a matrix. For the integers see `records.Packing`."""
-        at, inner = _PACKING, data[_PACKING.k]
-        low, high = share_panels(data[at.n], part, data[at.parts])
+        """Some panels of matrices. For the integers see `records.Packing`."""
+        at, inner, count = _PACKING, data[_PACKING.k], data[_PACKING.count]
         row, column = data[at.source.row], data[at.source.column]
-        source, target = data[at.source.address] + size * column * low, data[at.target] + size * inner * low
-        if high > low:
-            call_with_numbers(data[at.pack], (source, row, column, inner, high - low, target))
+        panels = inner * ((data[at.n] + lanes - 1) // lanes * lanes)
+        for k in range(count):
+            piece, pieces = share_of_one(k, count, part, data[at.parts])
+            if 0 <= piece < pieces:
+                low, high = share_panels(data[at.n], piece, pieces)
+                source = data[at.source.address] + size * (data[at.apart] * k + column * low)
+                target = data[at.target] + size * (panels * k + inner * low)
+                if high > low:
+                    call_with_numbers(data[at.pack], (source, row, column, inner, high - low, target))
 
     @inside()
     def pack_rows(source, line, inner, rows, target, apart):
