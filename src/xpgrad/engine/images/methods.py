@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, Protocol
 
 from xpgrad.engine.images.padding import interleaved, padded
-from xpgrad.engine.images.shifts import Embedding, PlacedSums, Shifts
+from xpgrad.engine.images.shifts import Embedding, Shifts, products_of_shifts, sum_of_shifts
 from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
 
 
@@ -183,42 +183,7 @@ class Images(Protocol):
             In the flat grid, with the k-th tap of a part at layer l[k] and shift s[k], the part's sums are
             ``sum over j and k of weights[g, i, j, k] * grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
-        places, parts, size = shifts
-        group, sums = weights[0].shape[:2]
-        rows = self._grid(images, places, group)
-        found = {
-            part.first: self._sums(rows, places[0].grid, own, part)
-            for own, part in zip(weights, parts, strict=True)
-        }
-        steps = parts[0].steps
-        whole = found.popitem()[1] if prod(steps) == 1 else self._weave(found, steps, size)
-        return whole if B is None else whole + self.xp.reshape(B, (group * sums,) + (1,) * len(size))
-
-    def _sums(self, rows: Any, grid: Sequence[int], weights: Any, part: PlacedSums) -> Any:
-        """The sums of one part, (n, group * I, *crop.size)."""
-        (n, group), crop = rows.shape[:2], part.crop
-        total = None
-        for k, (layer, shift) in enumerate(part.taps):
-            for j in range(rows.shape[3]):
-                shifted = rows[:, :, layer, j, None, shift : shift + crop.length]
-                term = weights[:, :, j, k, None] * shifted
-                total = term if total is None else total + term
-        whole = self.xp.reshape(total, (n, group * weights.shape[1], -1, *grid[1:]))
-        sizes = zip(crop.begin, crop.size, whole.shape[2:], strict=True)
-        whole = whole[(..., *(slice(b, min(b + size, have)) for b, size, have in sizes))]
-        behind = [size - have for size, have in zip(crop.size, whole.shape[2:], strict=True)]
-        return padded(self.xp, whole, (0,) * len(behind), behind)
-
-    def _weave(self, phases: Mapping[tuple[int, ...], Any], steps: Sequence[int], size: Sequence[int]) -> Any:
-        """Phases of unequal sizes as one array."""
-        large = [-(-s // step) for s, step in zip(size, steps, strict=True)]
-        equal = {
-            first: padded(
-                self.xp, part, (0,) * len(large), [b - s for b, s in zip(large, part.shape[2:], strict=True)]
-            )
-            for first, part in phases.items()
-        }
-        return interleaved(self.xp, equal, steps)[(..., *(slice(0, s) for s in size))]
+        return sum_of_shifts(self.xp, images, weights, shifts, B)
 
     def products_of_shifts(
         self, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
@@ -241,27 +206,7 @@ class Images(Protocol):
         array, shape (group, I, J, taps)
             In the flat grid ``sum over n of a[n, g, i] @ grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
-        rows = self._grid(images, places, group)
-        begin = Embedding.of_all((a.shape[2], *places[0].grid[1:]), (0,) * (a.ndim - 2))
-        others = self._grid(a, [begin], group)[:, :, 0, :, None, :]
-        length = others.shape[-1]
-        parts = [
-            self.xp.sum(others * rows[:, :, layer, None, :, shift : shift + length], axis=(0, 4))
-            for layer, shift in taps
-        ]
-        return self.xp.stack(parts, axis=-1)
-
-    def _grid(self, images: Any, places: Sequence[Embedding], group: int) -> Any:
-        """Images in flat grids, (n, group, places, channels / group, lead + elements)."""
-        layers = []
-        for place in places:
-            taken = images[(..., *place.taken)]
-            sizes = zip(place.grid, place.before, taken.shape[2:], strict=True)
-            whole = padded(self.xp, taken, place.before, [large - b - size for large, b, size in sizes])
-            n, channels = images.shape[:2]
-            whole = self.xp.reshape(whole, (n, group, channels // group, prod(place.grid)))
-            layers.append(padded(self.xp, whole, (place.lead,), (0,)))
-        return self.xp.stack(layers, axis=2)
+        return products_of_shifts(self.xp, a, images, places, taps, group)
 
     # --- square windows of images, transformed along both axes
 

@@ -1,9 +1,12 @@
-"""Places of images in a larger flat grid, in which a shift in any direction is one number."""
+"""Shifted images: their places in a larger flat grid, in which a shift is one number, and sums there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from xpgrad.engine.images.padding import interleaved, padded
 
 
 class Embedding(NamedTuple):
@@ -87,3 +90,73 @@ class Shifts(NamedTuple):
     places: tuple[Embedding, ...]
     parts: tuple[PlacedSums, ...]
     size: tuple[int, ...]
+
+
+def sum_of_shifts(xp: Any, images: Any, weights: Any, shifts: Shifts, B: Any = None) -> Any:
+    """Weighted sums of shifted images, in the pure array API; see `Images.sum_of_shifts`."""
+    places, parts, size = shifts
+    group, sums = weights[0].shape[:2]
+    rows = _grid(xp, images, places, group)
+    found = {
+        part.first: _sums(xp, rows, places[0].grid, own, part)
+        for own, part in zip(weights, parts, strict=True)
+    }
+    steps = parts[0].steps
+    whole = found.popitem()[1] if prod(steps) == 1 else _weave(xp, found, steps, size)
+    return whole if B is None else whole + xp.reshape(B, (group * sums,) + (1,) * len(size))
+
+
+def products_of_shifts(
+    xp: Any, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
+) -> Any:
+    """Inner products of images with shifted images; see `Images.products_of_shifts`."""
+    rows = _grid(xp, images, places, group)
+    begin = Embedding.of_all((a.shape[2], *places[0].grid[1:]), (0,) * (a.ndim - 2))
+    others = _grid(xp, a, [begin], group)[:, :, 0, :, None, :]
+    length = others.shape[-1]
+    parts = [
+        xp.sum(others * rows[:, :, layer, None, :, shift : shift + length], axis=(0, 4))
+        for layer, shift in taps
+    ]
+    return xp.stack(parts, axis=-1)
+
+
+def _sums(xp: Any, rows: Any, grid: Sequence[int], weights: Any, part: PlacedSums) -> Any:
+    """The sums of one part, (n, group * I, *crop.size)."""
+    (n, group), crop = rows.shape[:2], part.crop
+    total = None
+    for k, (layer, shift) in enumerate(part.taps):
+        for j in range(rows.shape[3]):
+            shifted = rows[:, :, layer, j, None, shift : shift + crop.length]
+            term = weights[:, :, j, k, None] * shifted
+            total = term if total is None else total + term
+    whole = xp.reshape(total, (n, group * weights.shape[1], -1, *grid[1:]))
+    sizes = zip(crop.begin, crop.size, whole.shape[2:], strict=True)
+    whole = whole[(..., *(slice(b, min(b + size, have)) for b, size, have in sizes))]
+    behind = [size - have for size, have in zip(crop.size, whole.shape[2:], strict=True)]
+    return padded(xp, whole, (0,) * len(behind), behind)
+
+
+def _weave(xp: Any, phases: Mapping[tuple[int, ...], Any], steps: Sequence[int], size: Sequence[int]) -> Any:
+    """Phases of unequal sizes as one array."""
+    large = [-(-s // step) for s, step in zip(size, steps, strict=True)]
+    equal = {
+        first: padded(
+            xp, part, (0,) * len(large), [b - s for b, s in zip(large, part.shape[2:], strict=True)]
+        )
+        for first, part in phases.items()
+    }
+    return interleaved(xp, equal, steps)[(..., *(slice(0, s) for s in size))]
+
+
+def _grid(xp: Any, images: Any, places: Sequence[Embedding], group: int) -> Any:
+    """Images in flat grids, (n, group, places, channels / group, lead + elements)."""
+    layers = []
+    for place in places:
+        taken = images[(..., *place.taken)]
+        sizes = zip(place.grid, place.before, taken.shape[2:], strict=True)
+        whole = padded(xp, taken, place.before, [large - b - size for large, b, size in sizes])
+        n, channels = images.shape[:2]
+        whole = xp.reshape(whole, (n, group, channels // group, prod(place.grid)))
+        layers.append(padded(xp, whole, (place.lead,), (0,)))
+    return xp.stack(layers, axis=2)
