@@ -182,17 +182,15 @@ def walk_back(
     dX, d_initial = np.zeros(x.shape), [np.zeros((D, N, width)) for width in widths]
     sums = {"W": np.zeros((N, *w.shape)), "R": np.zeros((N, *r.shape))}
     sums |= {name: np.zeros((N, D, length)) for name, length in parameters.items()}
-    if projection is not None:
-        sums["S"] = np.zeros((N, *projection.shape))
+    sums |= {} if projection is None else {"S": np.zeros((N, *projection.shape))}
     for d, n in itertools.product(range(D), range(N)):
         cotangents = [end[d, n] for end in grads_end]
         order = time_order(direction, d, lengths[n])
         cleared = first_steps(reset, n, lengths[n], order, layout)
         for k in reversed(range(len(order))):
             t = order[k]
-            sources = [a[order[k - 1]] for a in over_time] if k else initial
             kept_on = t not in cleared
-            before = [a[d, n] * kept_on for a in sources]
+            before = [a[d, n] * kept_on for a in ([a[order[k - 1]] for a in over_time] if k else initial)]
             after = [a[t, d, n] for a in over_time]
             cotangents = [c + g[t, d, n] for c, g in zip(cotangents, grads_over_time, strict=True)]
             passed = [a[t, d, n] * c for a, c in zip(kept, cotangents, strict=True)]

@@ -375,13 +375,16 @@ def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
 @functools.cache
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
-    real = repr(dtype.name)
-    if name == "pack":
-        made = f"tap_packing({real}, {(*kinds,)})"
-    elif vectors:
-        made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {COLUMNS}).{name}"
-    else:
-        made = f"position_loops({real}, {kinds.lanes(dtype)}).{name}"
+    real, tiles, lanes = repr(dtype.name), (*kinds,), kinds.lanes(dtype)
+    by_positions = {
+        "sum_of_shifts": f"sums_by_positions({real}, {lanes})",
+        "products_of_shifts": f"products_by_positions({real}, {lanes})",
+    }
+    by_tiles = {
+        "pack": f"tap_packing({real}, {tiles})",
+        "sum_of_shifts": f"sums_by_tiles({real}, {tiles})",
+        "products_of_shifts": f"products_by_tiles({real}, {tiles}, {vectors}, {COLUMNS})",
+    }
+    made = (by_tiles if vectors or name == "pack" else by_positions)[name]
     call = "made(fields(data), part)"
-    label = f"{name}_{dtype.name}"
-    return c_function(label, "images.native_shifts", _PART, call, made)
+    return c_function(f"{name}_{dtype.name}", "images.native_shifts", _PART, call, made)

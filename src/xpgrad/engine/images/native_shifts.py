@@ -82,11 +82,10 @@ def _offsets_of_parts(parts, taps, channels_in, room):
     return offsets
 
 
-class Loops(NamedTuple):
-    """Compiled functions ``(data, part)`` of the integers of a ShiftedSums and of a ShiftedProducts."""
-
-    sum_of_shifts: object
-    products_of_shifts: object
+@inside()
+def _image_of(data, at, n, channel, size):
+    """The address of an item's image from this channel on; `at` says where in the record the images are."""
+    return data[at.address] + size * (n * data[at.image] + channel * data[at.channel])
 
 
 class _Moves(NamedTuple):
@@ -226,15 +225,14 @@ def _inner_products(real, count):
     return generated(write, *["int64"] * 5)
 
 
-def position_loops(dtype, lanes):
-    """The loops for groups of few channels.
+def sums_by_positions(dtype, lanes):
+    """The function ``(data, part)`` of a ShiftedSums, for groups of few channels.
 
     Up to nine terms are added at a time, so a sum is read and written once per nine multiplications.
     """
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
     vector, _, place_group, crop = _moves(dtype, lanes)
     first, nine, three, one = (_terms(real, *how) for how in ((9, False), (9, True), (3, True), (1, True)))
-    products_nine, products_three, products_one = (_inner_products(real, count) for count in (9, 3, 1))
 
     @inside("contract")
     def weighted(line, source, offsets_at, terms, total, total_at, length):
@@ -270,9 +268,7 @@ def position_loops(dtype, lanes):
         offsets = _offsets_of_parts(parts, taps, channels_in, room)
         for item in range(bounds[part], bounds[part + 1]):
             n, g = item // groups, item % groups
-            image = data[images.address] + size * (
-                n * data[images.image] + g * channels_in * data[images.channel]
-            )
+            image = _image_of(data, images, n, g * channels_in, size)
             place_group(image, data[images.channel], rows, len(rows), grid_at, room, channels_in)
             offsets_at, first_row = offsets.ctypes.data, 0
             for p in range(len(parts)):
@@ -281,10 +277,19 @@ def position_loops(dtype, lanes):
                 for o in range(g * sums, (g + 1) * sums):
                     line = data[at.weights] + size * (parts[p, 0] + o * terms)
                     weighted(line, grid_at, offsets_at, terms, total, total_at, parts[p, 4])
-                    start = n * data[made.image] + o * data[made.channel] + parts[p, 3]
-                    crop(total_at, kept, len(kept), bias[o], data[made.address] + size * start)
+                    image = _image_of(data, made, n, o, size) + size * parts[p, 3]
+                    crop(total_at, kept, len(kept), bias[o], image)
                 offsets_at, first_row = offsets_at + 8 * terms, last_row
         release(offsets)
+
+    return sum_of_shifts
+
+
+def products_by_positions(dtype, lanes):
+    """The function ``(data, part)`` of a ShiftedProducts, for groups of few channels."""
+    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    vector, _, place_group, _ = _moves(dtype, lanes)
+    nine, three, one = (_inner_products(real, count) for count in (9, 3, 1))
 
     @inside("contract")
     def products_of_shifts(data, part):
@@ -302,26 +307,23 @@ def position_loops(dtype, lanes):
         offsets_at = offsets.ctypes.data
         for item in range(bounds[part], bounds[part + 1]):
             g, n = item // data[at.count], item % data[at.count]
-            image = data[images.address] + size * (
-                n * data[images.image] + g * channels_in * data[images.channel]
-            )
+            image = _image_of(data, images, n, g * channels_in, size)
             place_group(image, data[images.channel], rows, len(rows), grid_at, room, channels_in)
             for o in range(g * sums, (g + 1) * sums):
-                image = data[a.address] + size * (n * data[a.image] + o * data[a.channel])
-                place_group(image, 0, a_rows, len(a_rows), other_at, 0, 1)
+                place_group(_image_of(data, a, n, o, size), 0, a_rows, len(a_rows), other_at, 0, 1)
                 line, k = results + size * o * terms, 0
                 while k + 9 <= terms:
-                    products_nine(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
+                    nine(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
                     k += 9
                 while k + 3 <= terms:
-                    products_three(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
+                    three(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
                     k += 3
                 while k < terms:
-                    products_one(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
+                    one(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
                     k += 1
         release(offsets)
 
-    return Loops(sum_of_shifts, products_of_shifts)
+    return products_of_shifts
 
 
 @inside("contract", "reassoc", "nsz")
@@ -339,40 +341,31 @@ def row_sums(data, part, real):
 # --- many channels: tiles of sums in registers
 
 
-def tile_loops(dtype, tiles, vectors, several):
-    """The loops for groups of many channels, by tiles of these shapes: a `Tiles`.
-
-    `vectors` are those of a tile of `products_of_shifts`; `several` is the number of positions whose
-    cotangents are transposed to columns at a time.
-    """
-    size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
-    lanes = tiles.bytes // size
-    tall_rows, tall_vectors, flat_rows, flat_vectors = *tiles.tall, *tiles.flat
-    tall, tall_end, flat, flat_end = (
-        sum_tile(dtype, lanes, *shape)
-        for shape in ((tall_rows, tall_vectors), (tall_rows, 1), (flat_rows, flat_vectors), (flat_rows, 1))
-    )
-    tile_rows = tiles.products[vectors - 1]
-    tile_products, turn = product_tile(dtype, lanes, tile_rows, vectors), turn_tile(dtype, lanes)
-    vector, stretch_of, place_group, crop = _moves(dtype, lanes)
+def _row_of_tiles(dtype, lanes, shape):
+    """The function ``(panel, grid, offsets, count, totals, line, here)``: tiles of a height, side by side."""
+    size, (height, vectors) = np.dtype(dtype).itemsize, shape
+    tile, end = sum_tile(dtype, lanes, height, vectors), sum_tile(dtype, lanes, height, 1)
 
     @inside("contract")
-    def tiles_of(height, panel, grid_at, offsets_at, count, total_at, line, here):
+    def row(panel, grid_at, offsets_at, count, total_at, line, here):
         t = 0
-        if height == tall_rows:
-            while t + tall_vectors * lanes <= here:
-                tall(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
-                t += tall_vectors * lanes
-            while t < here:
-                tall_end(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
-                t += lanes
-        else:
-            while t + flat_vectors * lanes <= here:
-                flat(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
-                t += flat_vectors * lanes
-            while t < here:
-                flat_end(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
-                t += lanes
+        while t + vectors * lanes <= here:
+            tile(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
+            t += vectors * lanes
+        while t < here:
+            end(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
+            t += lanes
+
+    return row
+
+
+def sums_by_tiles(dtype, tiles):
+    """The function ``(data, part)`` of a ShiftedSums, for groups of many channels; `tiles` are a `Tiles`."""
+    size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
+    lanes = tiles.bytes // size
+    tall_rows, flat_rows = tiles.tall[0], tiles.flat[0]
+    tall, flat = (_row_of_tiles(dtype, lanes, shape) for shape in (tiles.tall, tiles.flat))
+    vector, stretch_of, place_group, crop = _moves(dtype, lanes)
 
     @inside("contract")
     def sum_of_shifts(data, part):
@@ -390,8 +383,7 @@ def tile_loops(dtype, tiles, vectors, several):
             here = min(data[at.stretch], data[at.end] - low)
             grid[:] = 0
             count = stretch_of(rows, low, room, placed)
-            start = n * data[images.image] + g * channels_in * data[images.channel]
-            image = data[images.address] + size * start
+            image = _image_of(data, images, n, g * channels_in, size)
             place_group(image, data[images.channel], placed, count, grid_at, room, channels_in)
             offsets_at, first_row = offsets.ctypes.data, 0
             for p in range(len(parts)):
@@ -402,11 +394,13 @@ def tile_loops(dtype, tiles, vectors, several):
                 first = 0
                 while first < sums:
                     height = tall_rows if sums - first > flat_rows else flat_rows
-                    tiles_of(height, panel, grid_at, offsets_at, count, total_at, line, here)
+                    if height == tall_rows:
+                        tall(panel, grid_at, offsets_at, count, total_at, line, here)
+                    else:
+                        flat(panel, grid_at, offsets_at, count, total_at, line, here)
                     for m in range(min(height, sums - first)):
                         o = g * sums + first + m
-                        start = n * data[made.image] + o * data[made.channel] + parts[p, 3]
-                        image = data[made.address] + size * start
+                        image = _image_of(data, made, n, o, size) + size * parts[p, 3]
                         crop(total_at + size * m * line, kept, rows_here, bias[o], image)
                     panel += height * count * size
                     first += height
@@ -416,10 +410,22 @@ def tile_loops(dtype, tiles, vectors, several):
         release(placed)
         release(kept)
 
+    return sum_of_shifts
+
+
+def _turning(dtype, lanes):
+    """The function that makes rows of channels columns."""
+    size, turn = np.dtype(dtype).itemsize, turn_tile(dtype, lanes)
+    real = np.dtype(dtype).type
+
     @inside("contract")
     def turn_rows(source, by_channel, channels, count, columns, width):
         """A row of each channel as a column: in squares, and what is left one by one."""
-        squares, a, turned = count // lanes * lanes, vector(source, _FAR), vector(columns, _FAR)
+        squares, a, turned = (
+            count // lanes * lanes,
+            array_at(source, real, _FAR),
+            array_at(columns, real, _FAR),
+        )
         for i in range(0, channels, lanes):
             done = squares if i + lanes <= channels else 0
             for p in range(0, done, lanes):
@@ -429,6 +435,20 @@ def tile_loops(dtype, tiles, vectors, several):
             for k in range(i, min(i + lanes, channels)):
                 for p in range(done, count):
                     turned[p * width + k] = a[k * by_channel + p]
+
+    return turn_rows
+
+
+def products_by_tiles(dtype, tiles, vectors, several):
+    """The function ``(data, part)`` of a ShiftedProducts, for groups of many channels.
+
+    `vectors` are the vectors of a tile; `several` is the number of positions whose cotangents are transposed
+    to columns at a time.
+    """
+    size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
+    lanes, tile_rows = tiles.bytes // size, tiles.products[vectors - 1]
+    tile, turn_rows = product_tile(dtype, lanes, tile_rows, vectors), _turning(dtype, lanes)
+    vector, stretch_of, place_group, _ = _moves(dtype, lanes)
 
     @inside("contract")
     def products_of_shifts(data, part):
@@ -459,13 +479,11 @@ def tile_loops(dtype, tiles, vectors, several):
                 here = min(data[at.stretch], data[at.length] - low)
                 grid[:] = 0
                 count = stretch_of(rows, low, room, placed)
-                start = n * data[images.image] + g * channels_in * data[images.channel]
-                image = data[images.address] + size * start
+                image = _image_of(data, images, n, g * channels_in, size)
                 place_group(image, data[images.channel], placed, count, grid_at, room, channels_in)
                 for block in range(blocks):
                     channels = min(width, sums - block * width)
-                    start = n * data[a.image] + (g * sums + block * width) * data[a.channel]
-                    image = data[a.address] + size * start
+                    image = _image_of(data, a, n, g * sums + block * width, size)
                     for t in range(0, here, several):
                         count = min(several, here - t)
                         columns[:] = 0
@@ -474,9 +492,7 @@ def tile_loops(dtype, tiles, vectors, several):
                             turn_rows(source, data[a.channel], channels, turned[r, 2], to, width)
                         for k in range(0, height, tile_rows):
                             target = totals_at + (block * height + k) * width * size
-                            tile_products(
-                                grid_at + t * size, offsets_at + k * 8, columns_at, count, target, width
-                            )
+                            tile(grid_at + t * size, offsets_at + k * 8, columns_at, count, target, width)
                 item += 1
             for i in range(sums):
                 for k in range(terms):
@@ -486,7 +502,7 @@ def tile_loops(dtype, tiles, vectors, several):
         release(placed)
         release(turned)
 
-    return Loops(sum_of_shifts, products_of_shifts)
+    return products_of_shifts
 
 
 def tap_packing(dtype, kinds):
