@@ -23,6 +23,7 @@ from xpgrad.engine import NumpyEngine, describe_products
 from xpgrad.engine.compiled import formula_code, register_tiles
 from xpgrad.engine.compiled.machine_code import linker
 from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.compiled.products.tiles_text import tiles_text
 from xpgrad.engine.compiled.records import Factor, Packing, flat
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import address_of
@@ -283,7 +284,7 @@ def test_products_in_threads_of_a_map_use_one_thread(monkeypatch):
 
 def test_the_text_says_what_it_holds(monkeypatch: pytest.MonkeyPatch):
     """A change of the tiles or of what goes around them is another file of the cache."""
-    assert formula_code.versions() in products._tiles_text("float32", 16, 8, 3)
+    assert formula_code.versions() in tiles_text("float32", 16, 8, 3)
     texts: list[str] = []
     made = SimpleNamespace(run=SimpleNamespace(address=5))
     monkeypatch.setattr(formula_code, "load", lambda label, text, given: texts.append(text) or made)

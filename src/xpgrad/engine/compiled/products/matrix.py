@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.products.tiles_text import tiles_text
 from xpgrad.engine.compiled.records import Factor, Product, Products, flat
 from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned
@@ -295,7 +296,7 @@ def compiled_products(dtype: str) -> Functions:
     from xpgrad.engine.compiled.cache import load
 
     lanes, height, vectors = _shape(dtype)
-    run_tiles = load(f"tiles_{dtype}", _tiles_text(dtype, lanes, height, vectors)).run
+    run_tiles = load(f"tiles_{dtype}", tiles_text(dtype, lanes, height, vectors)).run
     compiled = functools.partial(_compiled, dtype)
     return Functions(
         tiles=run_tiles.address,
@@ -316,10 +317,10 @@ def compiled_stack_product(dtype: str) -> int:
 
 
 def _compiled(dtype: str, name: str, arguments: str, call: str = "") -> int:
-    """The address of one of `native_products.Compiled`."""
+    """The address of one of the functions of `native_products`."""
     from xpgrad.engine.compiled.formula_code import c_function
 
-    made = f"functions({dtype!r}, {', '.join(map(str, _shape(dtype)))}).{name}"
+    made = f"{name}({dtype!r}, {', '.join(map(str, _shape(dtype)))})"
     integers = ", ".join(f"int64 {argument}" for argument in arguments.split(", "))
     module = "compiled.products.native_products"
     return c_function(f"{name}_{dtype}", module, integers, f"made({call or arguments})", made)
@@ -331,86 +332,3 @@ def _shape(dtype: str) -> tuple[int, int, int]:
 
     shape = tiles()
     return shape.lanes(dtype), *shape.tall
-
-
-def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
-    """The function that runs through tiles: as tall as there are rows for, the last rows by lower ones.
-
-    By rows, the last rows are one tile: a time loop's products have few rows, and several low tiles have too
-    few sums, which wait for one another. For the same reason one or two rows make use of several panels.
-    """
-    from xpgrad.engine.compiled.folder import versions
-
-    size = np.dtype(dtype).itemsize
-    heights = {
-        "rows": list(range(height, 0, -1)),
-        "columns": [height >> shift for shift in range(height.bit_length())],
-    }
-    widths = range(vectors, 0, -1)
-    shapes = {by: [(h, v, 1) for v in widths for h in heights[by]] for by in heights}
-    several = [(1, vectors, 4), (2, vectors, 2)]
-    # With `ahead`, the tallest tiles also ask for what comes after them: lines of the panel's next block, all
-    # of them in the passes of all tiles, and those of `ahead`.
-    asking, line = ("rows", vectors), size * lanes * vectors
-    asked = ", coming + m * count * pace, pace, place, step"
-    lines = [
-        f"# tiles of matrix products in {dtype}; generated, {versions()}",
-        "from xpgrad.engine.compiled.cache import cfunc",
-        "from xpgrad.engine.compiled.native_ahead import advance, asked",
-        "from xpgrad.engine.compiled.register_tiles import matrix_tile\n",
-    ]
-    for by, chosen in (("rows", shapes["rows"] + several), ("columns", shapes["columns"])):
-        for h, v, p in chosen:
-            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}"
-            lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments}, 0)")
-    lines += [
-        f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
-        "\n",
-        f'@cfunc("void({", ".join(["int64"] * 14)})")',
-        "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add,",
-        "        ahead):",
-        f"    whole = rows // {height}",
-        f"    last, end = a + {size} * whole * a_tile, c + {size * height} * whole * c_line",
-    ]
-    rest = "a_line, b, b_line, b_panel, count, {}, c_line, columns, add{})"
-    word = "if"
-    for h, v, p in several:
-        lines += [
-            f"    {word} columns > {v * lanes * p // 2}:",
-            f"        rows_{h}_{v}_{p}(a, {rest.format('c', '')}",
-        ]
-        word = "elif"
-    for by in heights:
-        for v in widths:
-            tests = ["by_rows"] * (by == "rows") + [f"columns > {lanes * (v - 1)}"] * (v > 1)
-            lines.append(f"    elif {' and '.join(tests)}:" if tests else "    else:")
-            place = f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line"
-            if (by, v) == asking:
-                lines += [
-                    f"        coming, pace = b + {line} * count, {line} // max(whole, 1)",
-                    "        for m in range(whole if ahead else 0):",
-                    place,
-                    "            place, step = asked(ahead)",
-                    f"            asking(at, {rest.format('to', asked)}",
-                    "            advance(ahead, count)",
-                ]
-            begin = "whole if ahead else 0, " * ((by, v) == asking)
-            lines += [
-                f"        for m in range({begin}whole):",
-                place,
-                f"            {by}_{height}_{v}_1(at, {rest.format('to', '')}",
-            ]
-            if by == "rows":
-                for h in heights[by][1:]:
-                    lines += [
-                        f"        if rows - whole * {height} == {h}:",
-                        f"            rows_{h}_{v}_1(last, {rest.format('end', '')}",
-                    ]
-                continue
-            for h in heights[by][1:]:
-                lines += [
-                    f"        if rows & {h}:",
-                    f"            columns_{h}_{v}_1(last, {rest.format('end', '')}",
-                    f"            last, end = last + {size * h}, end + {size * h} * c_line",
-                ]
-    return "\n".join(lines) + "\n"

@@ -1,11 +1,15 @@
 """Matrix products, compiled: what goes around the tiles of `register_tiles`; needs llvmlite.
 
+`pack` to `multiply_each` return the functions for a dtype and a tallest tile of `height` rows and `vectors`
+vectors of so many `lanes`. These call one another by the addresses in `products.Functions`, each of which is
+compiled once. A packed matrix consists of panels: of ``width = vectors * lanes`` columns while enough columns
+are left, then of fewer vectors, the last one padded with zeros. A panel is stored row by row.
+
 A product is a sum over blocks of k, and a block's sum one chain of multiply-adds: whatever the tiles, the
 parts and the order of the factors in memory, each element has the same bits. They are fused where the machine
 has such an instruction; elsewhere the bits are others.
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -17,42 +21,23 @@ from xpgrad.engine.compiled.records import Packing, Product, Products, length, p
 from xpgrad.engine.compiled.register_tiles import copy_tile, strip_tile, turn_tile
 from xpgrad.engine.process.memory import LINE
 
-__all__ = ["functions"]
+__all__ = ["by_panels", "multiply", "multiply_each", "pack", "pack_part"]
 
 _FEW = 4  # rows, for which a B by rows is read where it is: packing would take as long as the product
 _PRODUCT, _LENGTH = positions(Product), length(Product)
 _PRODUCTS, _PACKING = positions(Products), positions(Packing)
 
 
-class Compiled(NamedTuple):
-    """The compiled functions of `products.Functions`."""
+class _Panels(NamedTuple):
+    """Functions that divide columns into panels."""
 
-    pack: object
-    pack_part: object
-    by_panels: object
-    multiply: object
-    multiply_each: object
+    panel: object
+    whole_panels: object
+    share_panels: object
 
 
-@functools.cache
-def functions(dtype, lanes, height, vectors):
-    """The functions for a dtype and a tallest tile of `height` rows and `vectors` vectors.
-
-    They call one another by the addresses in `products.Functions`, each of which is compiled once. A packed
-    matrix consists of panels: of ``width = vectors * lanes`` columns while enough columns are left, then of
-    fewer vectors, the last one padded with zeros. A panel is stored row by row.
-    """
-    real, size, width = np.dtype(dtype).type, np.dtype(dtype).itemsize, lanes * vectors
-    # Between groups of packed rows: at a power of two, as many bytes as a tile has, they would push one
-    # another out of a near cache.
-    gap = LINE // size
-    turn = turn_tile(dtype, lanes)
-    copy, copy_panel = copy_tile(dtype, lanes, 1), copy_tile(dtype, lanes, vectors)
-    strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
-
-    @inside()
-    def vector(address):
-        return elements(address, 0, real)
+def _panels(lanes, vectors):
+    width = lanes * vectors
 
     @inside()
     def panel(left):
@@ -79,6 +64,15 @@ def functions(dtype, lanes, height, vectors):
         high = columns if part + 1 == parts else width * (units * (part + 1) // parts)
         return width * (units * part // parts), high
 
+    return _Panels(panel, whole_panels, share_panels)
+
+
+def pack(dtype, lanes, height, vectors):
+    """The function ``(source, row, column, inner, columns, target)``: a matrix in panels."""
+    real, size, width = np.dtype(dtype).type, np.dtype(dtype).itemsize, lanes * vectors
+    turn, panel = turn_tile(dtype, lanes), _panels(lanes, vectors).panel
+    copy, copy_panel = copy_tile(dtype, lanes, 1), copy_tile(dtype, lanes, vectors)
+
     @inside()
     def pack(source, row, column, inner, columns, target):
         """A matrix (inner, columns) in panels."""
@@ -100,7 +94,7 @@ def functions(dtype, lanes, height, vectors):
                 for k in range(0, done, lanes):
                     for j in range(0, whole, lanes):
                         turn(start + size * (column * j + k), column, to + size * (line * k + j), line)
-            one, other = vector(start), vector(to)
+            one, other = elements(start, 0, real), elements(to, 0, real)
             for k in range(done, inner):
                 for j in range(whole):
                     other[line * k + j] = one[column * j + row * k]
@@ -108,6 +102,13 @@ def functions(dtype, lanes, height, vectors):
                 for j in range(whole, line):
                     other[line * k + j] = one[column * j + row * k] if j < count else 0
             first += line
+
+    return pack
+
+
+def pack_part(dtype, lanes, height, vectors):
+    """The function ``(data, part)`` of a `records.Packing`."""
+    size, share_panels = np.dtype(dtype).itemsize, _panels(lanes, vectors).share_panels
 
     @inside()
     def pack_part(data, part):
@@ -124,22 +125,13 @@ def functions(dtype, lanes, height, vectors):
                 if high > low:
                     call_with_numbers(data[at.pack], (source, row, column, inner, high - low, target))
 
-    @inside()
-    def pack_rows(source, line, inner, rows, target, apart):
-        """Pack rows of a column-major A, in groups as tall as a tile and so far apart."""
-        if rows == PACKED_ROWS:
-            strips(source, line, inner, target, apart)
-            return
-        for first in range(0, rows, height):
-            count = min(height, rows - first)
-            begin, to = source + size * first, target + size * (first // height) * apart
-            if count == height:
-                strip(begin, line, inner, to, apart)
-                continue
-            for k in range(inner):
-                one, other = vector(begin + size * line * k), vector(to + size * height * k)
-                for m in range(count):
-                    other[m] = one[m]
+    return pack_part
+
+
+def by_panels(dtype, lanes, height, vectors):
+    """The function of `products.matrix.Functions.by_panels`: rows of A and a packed B."""
+    size, width = np.dtype(dtype).itemsize, lanes * vectors
+    panel, whole_panels, share_panels = _panels(lanes, vectors)
 
     @inside()
     def by_panels(
@@ -169,6 +161,44 @@ def functions(dtype, lanes, height, vectors):
                 call_with_numbers(tiles, (by_rows, a + a_step * k, a_line, a_tile, rows, at, b_next, b_panel,
                                           count, c + size * j, c_line, step, more, ahead))  # fmt: skip
             j += step
+
+    return by_panels
+
+
+def _packed_rows(dtype, height):
+    """The function that packs rows of a column-major A."""
+    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
+
+    @inside()
+    def pack_rows(source, line, inner, rows, target, apart):
+        """Pack rows of a column-major A, in groups as tall as a tile and so far apart."""
+        if rows == PACKED_ROWS:
+            strips(source, line, inner, target, apart)
+            return
+        for first in range(0, rows, height):
+            count = min(height, rows - first)
+            begin, to = source + size * first, target + size * (first // height) * apart
+            if count == height:
+                strip(begin, line, inner, to, apart)
+                continue
+            for k in range(inner):
+                one, other = (
+                    elements(begin + size * line * k, 0, real),
+                    elements(to + size * height * k, 0, real),
+                )
+                for m in range(count):
+                    other[m] = one[m]
+
+    return pack_rows
+
+
+def multiply(dtype, lanes, height, vectors):
+    """The function ``(data, part)`` of a `records.Product`."""
+    size, share_panels = np.dtype(dtype).itemsize, _panels(lanes, vectors).share_panels
+    # Between groups of packed rows: at a power of two, as many bytes as a tile has, they would push one
+    # another out of a near cache.
+    gap, pack_rows = LINE // size, _packed_rows(dtype, height)
 
     @inside()
     def multiply(data, part):
@@ -220,6 +250,13 @@ def functions(dtype, lanes, height, vectors):
                          more, 0),
                     )  # fmt: skip
 
+    return multiply
+
+
+def multiply_each(dtype, lanes, height, vectors):
+    """The function ``(data, part)`` of a `records.Products`."""
+    size = np.dtype(dtype).itemsize
+
     @inside()
     def multiply_each(data, part):
         """Some of the products of a stack, each as a whole. For the integers see `records.Products`."""
@@ -234,4 +271,4 @@ def functions(dtype, lanes, height, vectors):
             one[_PRODUCT.b.address] = data[at.first.b.address] + size * data[at.b] * number
             call_with_numbers(data[at.multiply], (one.ctypes.data, 0))
 
-    return Compiled(pack, pack_part, by_panels, multiply, multiply_each)
+    return multiply_each
