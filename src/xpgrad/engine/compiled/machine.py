@@ -59,9 +59,9 @@ class LoopMatrix(NamedTuple):
 
     def record(self, address: Any, line: Any) -> Panels | Rows:
         """What the loop reads of it; `line` is the distance of its rows, where it is no weight."""
-        if self.count:
-            return Panels(address, *self.shape, self.count)
         rows, columns = self.shape
+        if self.count:
+            return Panels(address, rows, columns, self.count)
         return Rows(address, rows, columns, line if rows > 1 else columns)
 
 

@@ -225,9 +225,10 @@ class Pack(Work):
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
         source, target = (place.address(itemsize) for place in self.places)
-        factor, pack = Factor(source, *self.places[0].strides), self._functions.pack
+        factor, (k, n) = Factor(source, *self.places[0].strides), self._shape
+        pack = self._functions.pack
         return records.flat(
-            records.Packing(pack, self._parts, *self._shape, factor, target, self._count, self._apart)
+            records.Packing(pack, self._parts, k, n, factor, target, self._count, self._apart)
         )
 
 

@@ -361,7 +361,7 @@ class Recorder(RecordedImages):
         functions = compiled_products(self._name)
         *lead, k, n = weight.shape
         source = weight if _is_stack(weight) else self.contiguous(weight)
-        _, (steps,) = _merged(lead, [source.strides[:-2]])
+        _, (steps,) = _merged(tuple(lead), [source.strides[:-2]])
         first = source[(*[0] * len(lead), ...)]
         panels = self.fresh((functions.panels(weight.shape),))
         places = [first.place._replace(strides=_real_strides(first)), panels.place]
