@@ -43,11 +43,11 @@ class LoopWeight(NamedTuple):
 
 
 class LoopMatrix(NamedTuple):
-    """A matrix of a compiled time loop: its memory, its sizes, and of a weight how many matrices it is."""
+    """A matrix of a compiled time loop: its memory, its sizes, and of a weight how many are stacked."""
 
     memory: Any
     shape: tuple[int, ...]
-    count: int = 0
+    stacked: int = 0
 
     @classmethod
     def of(cls, matrix: Any) -> LoopMatrix:
@@ -60,8 +60,8 @@ class LoopMatrix(NamedTuple):
     def record(self, address: Any, line: Any) -> Panels | Rows:
         """What the loop reads of it; `line` is the distance of its rows, where it is no weight."""
         rows, columns = self.shape
-        if self.count:
-            return Panels(address, rows, columns, self.count)
+        if self.stacked:
+            return Panels(address, rows, columns, self.stacked)
         return Rows(address, rows, columns, line if rows > 1 else columns)
 
 
