@@ -73,9 +73,9 @@ class Recurrent(NamedTuple):
 
     def brief(self) -> "Recurrent":
         """The same with few steps: a profiler needs gigabytes for the operators of a thousand."""
-        T, *sizes = self.shape
+        T, N, I, H = self.shape
         lengths = self.lengths and (min(self.lengths[0], 10), min(self.lengths[1], 50))
-        return self._replace(shape=(min(T, 50), *sizes), lengths=lengths)
+        return self._replace(shape=(min(T, 50), N, I, H), lengths=lengths)
 
     def sequence_lens(self, seed: int = 0) -> Any:
         """The length of each sequence, the longest first; None if all have length T."""

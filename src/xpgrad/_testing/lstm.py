@@ -262,8 +262,7 @@ def lstm_grad_reference(
         (h_prev, c_prev), (_, c), (dh, dc) = before, after, cotangents
         i, o, f, g = np.split(gates, 4)
         f_act, g_act, h_act = acts[d]
-        if zoneout_c is not None:
-            c = f * c_prev + i * g  # what the step made
+        c = c if zoneout_c is None else f * c_prev + i * g  # what the step made
         p_i, p_o, p_f = np.split(peepholes[d], 3)
 
         # slopes of the four gates with respect to their arguments z
