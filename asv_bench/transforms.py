@@ -36,11 +36,11 @@ class Case(NamedTuple):
     target: torch.Tensor | None = None
 
 
-def _activations():
-    """Every activation and softmax with its required arguments."""
+def _activations(have_peers):
+    """Every activation and softmax that PyTorch has too, or has not, with its required arguments."""
     needed = {"Softmax": (-1,), "LogSoftmax": (-1,), "Threshold": (0.2, 0.0)}
     kinds = [name for name in xpgrad_torch.activations.__all__ if name[0].isupper()]
-    return {name: Case(needed.get(name, ())) for name in kinds}
+    return {name: Case(needed.get(name, ())) for name in kinds if hasattr(nn, name) == have_peers}
 
 
 FAMILIES = {
@@ -60,13 +60,13 @@ FAMILIES = {
         for kind in ("", "Transpose")
         for n in (1, 2, 3)
     },
-    "activations": _activations(),
+    "activations": _activations(True),
     "losses": {
         "CrossEntropyLoss": Case(target=torch.tensor([0, 3, 1, 4])),
         "BCEWithLogitsLoss": Case(target=torch.linspace(0, 1, N * 5).view(N, 5)),
     },
 }
-CASES = {name: case for family in FAMILIES.values() for name, case in family.items()}
+CASES = {name: case for family in FAMILIES.values() for name, case in family.items()} | _activations(False)
 
 
 class Example:

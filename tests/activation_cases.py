@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from xpgrad._cases.activations import DEFINITIONS
+from xpgrad._declaration import DECLARED
 
 Long = np.longdouble
 ALPHA, GAMMA = Long(1.67326319217681884765625), Long(1.05070102214813232421875)
@@ -158,3 +162,16 @@ CASES = (
         kinks={-0.5: 0.0, 2.0: 0.0}, min_val=-0.5, max_val=2.0,
     ),
 )  # fmt: skip
+
+
+def by_definition(name: str) -> Activation:
+    """The definition that `check` has, and its derivative by a complex step."""
+    definition, step = DEFINITIONS[name], np.clongdouble(1e-150j)
+    slope = lambda x: definition(np, x + step).imag / step.imag  # noqa: E731
+    return make(name, functools.partial(definition, np), slope, DECLARED[name].residual)
+
+
+WITH_OPERANDS = [name for name, declaration in DECLARED.items() if declaration.operands]
+CASES += tuple(
+    by_definition(name) for name in DECLARED if name not in {*WITH_OPERANDS, *(case.name for case in CASES)}
+)

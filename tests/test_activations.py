@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import xpgrad
-from activation_cases import CASES, Activation, Long
+from activation_cases import CASES, WITH_OPERANDS, Activation, Long
 from backends import BACKENDS, Backend
 from test_recurrent_golden import load, names
 from xpgrad import _activation_formulas as formulas
+from xpgrad._cases.activations import DEFINITIONS
+from xpgrad._declaration import DECLARED, formulas_of
 from xpgrad.testing import assert_close, check_vjp, to_numpy
 
 each_activation = pytest.mark.parametrize("activation", CASES, ids=str)
@@ -73,11 +75,12 @@ def test_all_golden_cases_are_there() -> None:
 
 
 def test_every_activation_is_tested() -> None:
-    tested = {case.name for case in CASES} | {"prelu"}
+    tested = {case.name for case in CASES} | {*WITH_OPERANDS}
     public = {
         n for n in xpgrad.__all__ if getattr(getattr(xpgrad, n), "__module__", "") == "xpgrad.activations"
     }
-    assert {n.removesuffix("_grad") for n in public} - {"PReLUGrads"} == tested
+    assert {n.removesuffix("_grad") for n in public if n.islower()} == tested
+    assert tested == {*DEFINITIONS}
 
 
 @each_activation
@@ -403,50 +406,67 @@ def test_hypothesis_shapes(jit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run()
 
 
-# --- prelu ------------------------------------------------------------------------------------------------
+# --- with an operand --------------------------------------------------------------------------------------
 
 SLOPES = [(), (1,), (5,), (4, 1), (4, 5), (3, 1, 1), (3, 4, 5), (1, 1, 1), (3, 1, 5)]
 
 
+def by_definition(name: str, X: np.ndarray, operand: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The value, and its derivatives by X and by the operand: complex steps."""
+    definition, step = DEFINITIONS[name], 1e-150j
+    y, slope, other = (definition(np, X + a * step, operand + b * step) for a, b in ((0, 0), (1, 0), (0, 1)))
+    return y.real, slope.imag / 1e-150, other.imag / 1e-150
+
+
 @pytest.mark.parametrize("shape", SLOPES, ids=str)
-def test_prelu(shape: tuple[int, ...], backend: Backend) -> None:
+@pytest.mark.parametrize("name", WITH_OPERANDS)
+def test_an_operand(name: str, shape: tuple[int, ...], backend: Backend) -> None:
     rng = np.random.default_rng(5)
-    X, dY, slope = rng.normal(size=(3, 4, 5)), rng.normal(size=(3, 4, 5)), rng.normal(size=shape)
-    terms = np.where(X > 0, 0, X * dY)
-    padded = (1,) * (3 - slope.ndim) + slope.shape
+    X, dY, operand = rng.normal(size=(3, 4, 5)), rng.normal(size=(3, 4, 5)), rng.normal(size=shape)
+    Y, slope, of_operand = by_definition(name, X, operand)
+    padded = (1,) * (3 - operand.ndim) + operand.shape
     axes = tuple(axis for axis, size in enumerate(padded) if size == 1)
-    expected = np.sum(terms, axis=axes, keepdims=True).reshape(shape)
+    expected = np.sum(dY * of_operand, axis=axes, keepdims=True).reshape(shape)
+    forward, gradient = getattr(xpgrad, name), getattr(xpgrad, f"{name}_grad")
+    (key,) = DECLARED[name].operands
     for dtype in {"float32", "float64"} & set(backend.dtypes):
-        x, d, s = (backend.array(v, dtype) for v in (X, dY, slope))
-        assert_close(xpgrad.prelu(x, s), np.where(X > 0, X, slope * X), like=x)
-        grads = xpgrad.prelu_grad(d, x, s)
-        assert_close(grads.dX, np.where(X > 0, dY, slope * dY), like=x)
-        assert_close(grads.dslope, expected, like=s)
-        assert xpgrad.prelu_grad(d, x, s, wrt="X").dslope is None
-        only = xpgrad.prelu_grad(d, x, s, wrt=["slope"])
-        assert only.dX is None
-        assert_close(only.dslope, expected, like=s)
+        x, d, s = (backend.array(v, dtype) for v in (X, dY, operand))
+        assert_close(forward(x, s), Y, like=x)
+        grads = gradient(d, x, s)
+        assert_close(grads[0], dY * slope, like=x)
+        assert_close(grads[1], expected, like=s)
+        assert gradient(d, x, s, wrt="X")[1] is None
+        only = gradient(d, x, s, wrt=[key])
+        assert only[0] is None
+        assert_close(only[1], expected, like=s)
 
 
-def test_prelu_differences_and_kink() -> None:
+@pytest.mark.parametrize("name", WITH_OPERANDS)
+def test_differences_by_an_operand(name: str) -> None:
     rng = np.random.default_rng(6)
     X = rng.normal(size=(2, 3, 4))
     X = np.where(np.abs(X) < 0.01, 0.5, X)
-    check_vjp(xpgrad.prelu, xpgrad.prelu_grad, {"X": X, "slope": rng.normal(size=(3, 1))})
+    (key,) = DECLARED[name].operands
+    functions = getattr(xpgrad, name), getattr(xpgrad, f"{name}_grad")
+    check_vjp(*functions, {"X": X, key: rng.normal(size=(3, 1))})
+
+
+def test_kink_of_prelu() -> None:
     grads = xpgrad.prelu_grad(np.asarray([2.0]), np.zeros(1), np.asarray([0.25]))
     assert grads.dX == 0.5
     assert grads.dslope == 0
 
 
-def test_prelu_in_place_and_half() -> None:
+@pytest.mark.parametrize("name", WITH_OPERANDS)
+def test_an_operand_in_place_and_in_half_precision(name: str) -> None:
     rng = np.random.default_rng(7)
-    X, dY, slope = (rng.normal(size=(64, 100)).astype(np.float16) for _ in range(3))
-    slope = slope[:1]
-    expected = xpgrad.prelu_grad(*(v.astype(np.float64) for v in (dY, X, slope)))
-    grads = xpgrad.prelu_grad(dY, X, slope, out=dY)
-    assert grads.dX is dY
-    assert_close(grads.dX, expected.dX, like=X, rtol=1e-3)
-    assert_close(grads.dslope, expected.dslope, like=X, rtol=1e-3)
+    X, dY, operand = (rng.normal(size=(64, 100)).astype(np.float16) for _ in range(3))
+    operand, gradient = operand[:1], getattr(xpgrad, f"{name}_grad")
+    expected = gradient(*(v.astype(np.float64) for v in (dY, X, operand)))
+    grads = gradient(dY, X, operand, out=dY)
+    assert grads[0] is dY
+    assert_close(grads[0], expected[0], like=X, rtol=1e-3)
+    assert_close(grads[1], expected[1], like=X, rtol=1e-3)
 
 
 # --- bad input --------------------------------------------------------------------------------------------
@@ -559,8 +579,8 @@ def test_bad_input_of_torch() -> None:
 
 @pytest.mark.parametrize("activation", formulas.ACTIVATIONS.values(), ids=lambda a: a.name)
 def test_both_pullbacks_are_the_slope(activation: formulas.Activation) -> None:
-    """By the input and, where the recurrent kernels use it, by the output."""
-    alpha, beta = 0.0 if activation.alpha is None else activation.alpha, activation.beta or 0.0
+    """By the input and, where the recurrent kernels use it, by the output; what has no value is not used."""
+    alpha, beta = activation.alpha, activation.beta
     x = np.random.default_rng(9).normal(size=200)
     h = 1e-6
     slope = (activation.value(np, x + h, alpha, beta) - activation.value(np, x - h, alpha, beta)) / (2 * h)
@@ -571,6 +591,17 @@ def test_both_pullbacks_are_the_slope(activation: formulas.Activation) -> None:
         if pullback is not None:
             result = pullback(np, np.full_like(x, 3.0), seen, y, alpha, beta)
             np.testing.assert_allclose(result[~near], 3 * slope[~near], rtol=1e-6, atol=1e-8)
+
+
+def test_a_parameter_without_a_value_is_an_error() -> None:
+    """And not 0, whether nobody gives it or the call lacks it."""
+    with pytest.raises(TypeError, match="HardSigmoid: beta has no value, expected a parameter or a number"):
+        formulas_of(formulas.ACTIVATIONS["HardSigmoid"], parameters=("alpha",))
+    for formula in formulas_of(formulas.ACTIVATIONS["HardSigmoid"], parameters=("alpha",), beta=0.5):
+        assert formula.constants["beta"] == 0.5
+    value, _ = formulas_of(formulas.ACTIVATIONS["Celu"], parameters=("alpha",))
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'alpha'"):
+        value(np, X)
 
 
 def test_differentiable_tensors() -> None:

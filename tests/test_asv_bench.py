@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import xpgrad
+from activation_cases import WITH_OPERANDS
 
 FOLDER = Path(__file__).parents[1] / "asv_bench"
 before = [*sys.path]
@@ -99,7 +100,7 @@ def test_the_suites_of_activations_cover_every_function_and_implementation():
     assert {values[-1] for _, _, values in cases} == set(package.IMPLEMENTATIONS)
     pairs = {name for name in xpgrad.__all__ if f"{name}_grad" in xpgrad.__all__}
     pairs -= {"lstm", "gru", "rnn", "lstm_cell", "gru_cell", "rnn_cell"}
-    pairs -= {"layer_norm_lstm", "layer_norm_gru", "gate_inputs", "conv", "conv_transpose", "prelu"}
+    pairs -= {"layer_norm_lstm", "layer_norm_gru", "gate_inputs", "conv", "conv_transpose", *WITH_OPERANDS}
     pairs -= {"slstm", "augru", "gru_d"}  # see recurrences.py
     kernels = {name: kernel for name, (kernel, _) in elementwise.LOSSES.items()}
     assert {kernels.get(values[1], values[1]) for _, _, values in cases} == pairs

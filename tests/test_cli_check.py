@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import xpgrad
+from activation_cases import WITH_OPERANDS
 from xpgrad.__main__ import main
 from xpgrad._cases.activations import ACTIVATIONS
 from xpgrad._cases.case import Case, Kernel, Oracle
@@ -36,7 +37,9 @@ MODULES = {
 """The recurrent kernels, and the options that PyTorch's modules have."""
 ELEMENTWISE = {kernel.name for kernel in ACTIVATIONS}
 NAMESPACES = [backend for backend in check.BACKENDS if backend.namespace != "onnx"]
-WITHOUT_PEER = {"hard_sigmoid", "quick_gelu", "scaled_tanh", "selu"}
+WITHOUT_PEER = {"hard_sigmoid", "selu"} | {
+    kernel.name for kernel in ACTIVATIONS if "torch.nn" not in {oracle.label for oracle in kernel.oracles}
+}
 """Of these the ones whose option "plain" PyTorch has no function for."""
 
 
@@ -291,7 +294,7 @@ ARRAY_BREAKS = {
 
 
 @pytest.mark.parametrize("broken", ARRAY_BREAKS)
-@pytest.mark.parametrize("name", sorted(ELEMENTWISE - {"prelu"}))
+@pytest.mark.parametrize("name", sorted(ELEMENTWISE - {*WITH_OPERANDS}))
 def test_a_wrong_gradient_of_an_activation_is_named(
     name: str, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

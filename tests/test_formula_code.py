@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from xpgrad import _activation_formulas, activations
 from xpgrad.engine.formulas.formula import Formula
 
 pytest.importorskip("llvmlite")
@@ -50,6 +51,17 @@ def test_whatever_a_formula_reads_is_in_its_description(monkeypatch):
             assert _described(_formula) != first
     _digest.cache_clear()
     assert _described(_formula) == first
+
+
+def test_a_function_behind_its_module_is_in_the_description(monkeypatch):
+    formula = activations._prelu
+    first = _described(formula)
+    monkeypatch.setattr(_activation_formulas, "leaky_relu", lambda xp, x, alpha, beta: x)
+    _digest.cache_clear()
+    assert _described(formula) != first
+    monkeypatch.undo()
+    _digest.cache_clear()
+    assert _described(formula) == first
 
 
 def test_another_process_describes_it_alike():

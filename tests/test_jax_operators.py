@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 import xpgrad
 import xpgrad_jax
+from activation_cases import WITH_OPERANDS
 from xpgrad._types import array_arguments
 
 ROWS = ["softmax", "log_softmax"]
@@ -25,7 +26,7 @@ ACTIVATIONS = [
     if hasattr(xpgrad, f"{name}_grad")
     and next(iter(inspect.signature(getattr(xpgrad, f"{name}_grad")).parameters)) == "dY"
     and "W" not in inspect.signature(getattr(xpgrad, name)).parameters
-    and name not in ("softmax_cross_entropy", "binary_cross_entropy_with_logits", "prelu")
+    and name not in ("softmax_cross_entropy", "binary_cross_entropy_with_logits", *WITH_OPERANDS)
 ]
 
 
@@ -117,8 +118,9 @@ def test_rows_along_an_axis_counted_from_the_front(name: str, rng: np.random.Gen
     assert_same(name, [jnp.asarray(rng.normal(size=(3, 4)))], axis=0)
 
 
-def test_prelu_and_its_slope(rng: np.random.Generator) -> None:
-    assert_same("prelu", [jnp.asarray(rng.normal(size=s)) for s in [(3, 4), (1, 4)]])
+@pytest.mark.parametrize("name", WITH_OPERANDS)
+def test_an_operand(name: str, rng: np.random.Generator) -> None:
+    assert_same(name, [jnp.asarray(rng.normal(size=s)) for s in [(3, 4), (1, 4)]])
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import io
 import pickle
 import warnings
@@ -20,11 +21,15 @@ from torch_activation_cases import (
     CASES,
     ELEMENTWISE,
     IN_PLACE,
+    LACKING,
     MODULES,
+    WITH_OPERANDS,
     away_from_kinks,
     draw,
     module,
 )
+from xpgrad._cases.activations import DEFINITIONS
+from xpgrad._declaration import DECLARED
 from xpgrad_torch import activations, functional
 
 # Compiled formulas are held against the references by the kernels' own tests.
@@ -433,55 +438,79 @@ def test_what_is_overwritten_and_needed_is_noticed():
         squared.sum().backward()
 
 
-# ----------------------------------------------------------------------------------------------------- prelu
+# ------------------------------------------------------------------------------------------- with an operand
+
+every_operand = pytest.mark.parametrize("name", WITH_OPERANDS)
 
 
+def theirs_with(name):
+    """PyTorch's function, or the definition."""
+
+    def defined(x, weight):
+        return DEFINITIONS[name](
+            torch, x, weight.reshape(-1, *(1,) * (x.dim() - 2)) if x.dim() > 1 else weight
+        )
+
+    return getattr(nn.functional, name, defined)
+
+
+@every_operand
 @pytest.mark.parametrize(
     ("shape", "weights"),
     [((4, 3), 3), ((4, 3), 1), ((2, 3, 4), 3), ((2, 3, 2, 2), 3), ((5,), 1), ((), 1), ((0, 3), 3)],
 )
-def test_prelu_equals_torch(shape, weights):
+def test_operands_equal_torch(name, shape, weights):
+    ours, theirs = getattr(functional, name), theirs_with(name)
     x, weight = draw(*shape), draw(weights, seed=3)
     if x.numel() > 1:
         x.view(-1)[0] = 0.0
-    expected, expected_grads, dY = both(nn.functional.prelu, x, weight)
-    got, got_grads, _ = both(functional.prelu, x, weight, dY=dY)
+    expected, expected_grads, dY = both(lambda x, w: theirs(x, w).reshape(x.shape), x, weight)
+    got, got_grads, _ = both(ours, x, weight, dY=dY)
     for a, b in zip((got, *got_grads), (expected, *expected_grads), strict=True):
         assert a.shape == b.shape
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     if x.numel():
         leaves = [away_from_kinks(x, (0.0,)).requires_grad_(), weight.requires_grad_()]
-        assert gradcheck(functional.prelu, leaves)
-        assert gradgradcheck(functional.prelu, leaves)
+        assert gradcheck(ours, leaves)
+        assert gradgradcheck(ours, leaves)
 
 
-@pytest.mark.parametrize("needed", [("X",), ("slope",), ("X", "slope")], ids=str)
-def test_prelu_computes_only_what_requires_a_gradient(needed, monkeypatch):
+@every_operand
+@pytest.mark.parametrize("needed", [(0,), (1,), (0, 1)], ids=str)
+def test_only_what_requires_a_gradient_is_computed(name, needed, monkeypatch):
     asked = []
-    kernel = xpgrad.prelu_grad
+    kernel = getattr(xpgrad, f"{name}_grad")
     monkeypatch.setattr(
-        xpgrad, "prelu_grad", lambda *a, wrt, **k: asked.append(wrt) or kernel(*a, wrt=wrt, **k)
+        xpgrad, f"{name}_grad", lambda *a, wrt, **k: asked.append(wrt) or kernel(*a, wrt=wrt, **k)
     )
-    tensors = {"X": draw(4, 3), "slope": draw(3)}
-    for name in needed:
-        tensors[name].requires_grad_()
-    functional.prelu(*tensors.values()).sum().backward()
-    assert asked == [needed]
-    assert [name for name, x in tensors.items() if x.grad is not None] == list(needed)
+    tensors = [draw(4, 3), draw(3)]
+    for number in needed:
+        tensors[number].requires_grad_()
+    getattr(functional, name)(*tensors).sum().backward()
+    names = ["X", *DECLARED[name].operands]
+    assert asked == [tuple(names[number] for number in needed)]
+    assert [number for number, x in enumerate(tensors) if x.grad is not None] == list(needed)
 
 
-def test_prelu_under_transformations():
+@every_operand
+def test_operands_under_transformations(name):
     x, weight, v = draw(4, 3), draw(3, seed=1), draw(4, 3, seed=2)
-    _, expected, _ = both(nn.functional.prelu, x, weight, dY=v)
-    got = torch.func.grad(lambda x, w: (functional.prelu(x, w) * v).sum(), argnums=(0, 1))(x, weight)
+    _, expected, _ = both(theirs_with(name), x, weight, dY=v)
+    ours = getattr(functional, name)
+    got = torch.func.grad(lambda x, w: (ours(x, w) * v).sum(), argnums=(0, 1))(x, weight)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["input", "weight"])
-def test_prelu_takes_tensors_alone(name):
-    with pytest.raises(TypeError, match=f"prelu: {name} is float, expected torch.Tensor"):
-        functional.prelu(**({"input": torch.ones(3), "weight": torch.ones(1)} | {name: 1.0}))
+@every_operand
+@pytest.mark.parametrize("position", [0, 1])
+def test_operands_are_tensors(name, position):
+    function = getattr(functional, name)
+    word = [*inspect.signature(function).parameters][position]
+    given = [torch.ones(3), torch.ones(1)]
+    given[position] = 1.0
+    with pytest.raises(TypeError, match=f"{name}: {word} is float, expected torch.Tensor"):
+        function(*given)
 
 
 # --------------------------------------------------------------------------------------------------- modules
@@ -548,6 +577,24 @@ def test_modules_can_be_copied(name, how):
     assert torch.equal(other(x), ours(x))
 
 
+@pytest.mark.parametrize("name", LACKING)
+def test_module_that_pytorch_lacks(name):
+    """It equals the definition, is copied and written as others are, and tells how it was built."""
+    ours = getattr(xpgrad_torch, name)().double()
+    x = draw(4, 3, seed=6)
+    expected, expected_grads, dY = both(
+        lambda x, *p: DEFINITIONS[LACKING[name]](torch, x, *p), x, *ours.parameters()
+    )
+    for m in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        leaf = x.clone().requires_grad_()
+        Y = m(leaf)
+        torch.testing.assert_close(Y, expected, rtol=1e-10, atol=1e-12)
+        for a, b in zip(torch.autograd.grad(Y, [leaf, *m.parameters()], dY), expected_grads, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    again = eval(repr(ours), {name: getattr(xpgrad_torch, name)})
+    assert repr(again) == repr(ours)
+
+
 def test_quick_gelu():
     ours = xpgrad_torch.QuickGELU(0.9, inplace=True)
     assert repr(ours) == "QuickGELU(alpha=0.9, inplace=True)"
@@ -608,8 +655,8 @@ def test_pytorchs_own_samples(info, dtype):
 
 def test_every_function_and_module_is_tested():
     lower = {name for name in activations.__all__ if name.islower()}
-    assert lower == {case.name for case in CASES.values()} | {"prelu"}
-    assert set(activations.__all__) - lower == {*MODULES, "QuickGELU"}
+    assert lower == {case.name for case in CASES.values()} | {*WITH_OPERANDS}
+    assert set(activations.__all__) - lower == {*MODULES, *LACKING}
     assert lower <= set(functional.__all__)
     assert set(activations.__all__) - lower <= set(xpgrad_torch.__all__)
     assert ALONG_AXIS.keys() <= CASES.keys()

@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import xpgrad
 import xpgrad_torch
 from own_cells import CELLS
+from torch_activation_cases import LACKING, module
 from torch_activation_cases import MODULES as ACTIVATIONS
-from torch_activation_cases import module
 from torch_networks import residual_network
 from torch_operators import EVERY_KERNEL, OPERATORS
 from xpgrad_torch import functional
@@ -473,7 +473,7 @@ every_class = pytest.mark.parametrize(
         *(lambda n=n: getattr(xpgrad_torch, f"Conv{n}d")(2, 3, 3) for n in (1, 2, 3)),
         *(lambda n=n: getattr(xpgrad_torch, f"ConvTranspose{n}d")(2, 3, 3) for n in (1, 2, 3)),
         *(lambda name=name: module(xpgrad_torch, name) for name in ACTIVATIONS),
-        xpgrad_torch.QuickGELU,
+        *(getattr(xpgrad_torch, name) for name in LACKING),
         xpgrad_torch.CrossEntropyLoss,
         xpgrad_torch.BCEWithLogitsLoss,
     ],

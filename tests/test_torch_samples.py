@@ -93,10 +93,7 @@ def test_module_samples(kind):
 
 
 # PyTorch has no functions, and so no samples, of these.
-OURS_ALONE = {
-    "augru", "gru", "gru_d", "gru_cell", "hard_sigmoid", "layer_norm_gru", "layer_norm_lstm", "lstm",
-    "lstm_cell", "quick_gelu", "rnn", "rnn_cell", "scaled_tanh", "slstm", "thresholded_relu",
-}  # fmt: skip
+OURS_ALONE = {name for name in functional.__all__ if not hasattr(nn.functional, name)}
 
 
 def function_samples(name):

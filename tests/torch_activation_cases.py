@@ -1,5 +1,6 @@
 """The activations of xpgrad_torch beside PyTorch's, for the tests: arguments, kinks and references."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from xpgrad._cases.activations import DEFINITIONS
+from xpgrad._declaration import DECLARED
 from xpgrad_torch import functional
 
 
@@ -96,6 +99,12 @@ ELEMENTWISE = {
 ALONG_AXIS = {
     f"{name}-{dim}": _same(name, dim=dim) for name in ("softmax", "log_softmax") for dim in (0, 1, -1)
 }
+WITH_OPERANDS = [name for name, declaration in DECLARED.items() if declaration.operands]
+ELEMENTWISE |= {  # by the definitions that `check` has
+    name: Case(name, {}, functools.partial(DEFINITIONS[name], torch), DECLARED[name].kinks)
+    for name in DECLARED
+    if name in functional.__all__ and name not in (*WITH_OPERANDS, *ELEMENTWISE)
+}
 CASES = ELEMENTWISE | ALONG_AXIS
 
 MODULES = {
@@ -136,6 +145,9 @@ IN_PLACE = [
     "Threshold",
 ]
 LOSSES = ("BCEWithLogitsLoss", "CrossEntropyLoss")
+
+LACKING = {d.torch: name for name, d in DECLARED.items() if d.torch and not hasattr(nn, d.torch)}
+"""Modules that PyTorch lacks, and their functions."""
 
 
 def away_from_kinks(x, kinks, distance=1e-2):

@@ -176,7 +176,11 @@ def _binary(x: Any, target: Any, weight: Any, pos_weight: Any, **attributes: Any
 
 _IGNORED = {"ignore_index": 1, "label_smoothing": 0.1}
 OPERATORS |= {
-    "prelu": Operator(functional.prelu, activations._PRELU, {"X": "N C", "slope": "C"}),
+    **{
+        kernel.name: Operator(getattr(functional, kernel.name), kernel, {"X": "N C", kernel.operands[1]: "C"})
+        for kernel in vars(activations).values()
+        if isinstance(kernel, Kernel) and len(kernel.operands) == 2
+    },
     "cross_entropy": Operator(
         functional.cross_entropy,
         losses._CROSS_ENTROPY,

@@ -7,8 +7,8 @@ of operators that ONNX Runtime cannot differentiate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ from onnx.reference.op_run import OpRun
 
 import xpgrad
 from xpgrad._axes import gradient_name
+from xpgrad._declaration import DECLARED
 from xpgrad._words import Peephole
 from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall, operator_class
 from xpgrad_onnx._loop import Loop
@@ -318,60 +319,54 @@ def _by_onnx(op_type: str, X: Any, outputs: list[str], attributes: Mapping[str, 
 # --- activations --------------------------------------------------------------------------------------------
 
 
-def _pointwise(domain: str, name: str, kernel: str, attributes: str = "", **fixed: Any) -> None:
+class OnnxActivation(NamedTuple):
+    """An operator's kernel, what the gradient takes, the attributes of both, and the gradient's domain."""
+
+    kernel: str
+    residual: str
+    attributes: str
+    domain: str
+
+
+def _activations() -> Iterator[tuple[str, OnnxActivation]]:
+    """The operators that are declared, by their names."""
+    for kernel, declaration in DECLARED.items():
+        operator, _, attributes = declaration.onnx.partition(" ")
+        if operator:
+            domain = MICROSOFT if operator in ("Relu", "LeakyRelu", "Sigmoid", "Tanh") else DOMAIN
+            yield operator, OnnxActivation(kernel, declaration.residual, attributes, domain)
+
+
+ACTIVATIONS = dict(_activations())
+RENAMED = ("Gelu", "Swish")
+"""Operators whose gradients bear other names in ONNX Runtime."""
+
+
+def _pointwise(domain: str, name: str, kernel: str, attributes: str = "") -> None:
     """An activation: one input, one output."""
 
     @_define(domain, name, "X", "Y", attributes)
     def compute(call: NodeCall) -> tuple:
-        return (getattr(xpgrad, kernel)(call.inputs["X"], **call.attributes, **fixed),)
+        return (getattr(xpgrad, kernel)(call.inputs["X"], **call.attributes),)
 
 
-def _pointwise_grad(
-    domain: str, name: str, kernel: str, residual: str, attributes: str = "", **fixed: Any
-) -> None:
+def _pointwise_grad(domain: str, name: str, kernel: str, residual: str, attributes: str = "") -> None:
     """The gradient of an activation, from its input X or its output Y."""
 
     @_define(domain, name, f"dY {residual}", "dX", attributes)
     def compute(call: NodeCall) -> tuple:
         gradient = getattr(xpgrad, f"{kernel}_grad")
-        return (gradient(call.inputs["dY"], call.inputs[residual], **call.attributes, **fixed),)
+        return (gradient(call.inputs["dY"], call.inputs[residual], **call.attributes),)
 
 
-_TANH_FORM = {"approximate": "tanh"}
-
-_pointwise("", "Relu", "relu")
-_pointwise("", "LeakyRelu", "leaky_relu", "alpha")
-_pointwise("", "ThresholdedRelu", "thresholded_relu", "alpha")
-_pointwise("", "Elu", "elu", "alpha")
-_pointwise("", "Selu", "selu", "alpha gamma")
-_pointwise("", "Celu", "celu", "alpha")
-_pointwise("", "Softplus", "softplus")
-_pointwise("", "Softsign", "softsign")
-_pointwise("", "Sigmoid", "sigmoid")
-_pointwise("", "HardSigmoid", "hard_sigmoid", "alpha beta")
-_pointwise("", "HardSwish", "hard_swish")
-_pointwise("", "Tanh", "tanh")
-_pointwise("", "Gelu", "gelu", "approximate")
-_pointwise("", "Mish", "mish")
-_pointwise("", "Swish", "quick_gelu", "alpha")
+for _operator, _activation in ACTIVATIONS.items():
+    _pointwise("", _operator, _activation.kernel, _activation.attributes)
+    if _operator not in RENAMED:
+        _pointwise_grad(_activation.domain, f"{_operator}Grad", *_activation[:3])
 _pointwise(MICROSOFT, "Gelu", "gelu")
 _pointwise(MICROSOFT, "QuickGelu", "quick_gelu", "alpha")
-
-_pointwise_grad(MICROSOFT, "ReluGrad", "relu", "X")
-_pointwise_grad(MICROSOFT, "LeakyReluGrad", "leaky_relu", "Y", "alpha")
-_pointwise_grad(MICROSOFT, "SigmoidGrad", "sigmoid", "Y")
-_pointwise_grad(MICROSOFT, "TanhGrad", "tanh", "Y")
 _pointwise_grad(MICROSOFT, "GeluGrad", "gelu", "X")
 _pointwise_grad(MICROSOFT, "QuickGeluGrad", "quick_gelu", "X", "alpha")
-_pointwise_grad(DOMAIN, "ThresholdedReluGrad", "thresholded_relu", "X", "alpha")
-_pointwise_grad(DOMAIN, "EluGrad", "elu", "X", "alpha")
-_pointwise_grad(DOMAIN, "SeluGrad", "selu", "X", "alpha gamma")
-_pointwise_grad(DOMAIN, "CeluGrad", "celu", "X", "alpha")
-_pointwise_grad(DOMAIN, "SoftplusGrad", "softplus", "X")
-_pointwise_grad(DOMAIN, "SoftsignGrad", "softsign", "X")
-_pointwise_grad(DOMAIN, "HardSigmoidGrad", "hard_sigmoid", "X", "alpha beta")
-_pointwise_grad(DOMAIN, "HardSwishGrad", "hard_swish", "X")
-_pointwise_grad(DOMAIN, "MishGrad", "mish", "X")
 
 
 @_define("", "PRelu", "X slope", "Y")

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from xpgrad_onnx._call import MICROSOFT, Definition
-from xpgrad_onnx._operators import DEFINITIONS, DOMAIN
+from xpgrad_onnx._operators import ACTIVATIONS, DEFINITIONS, DOMAIN
 
 _OPSET = 24
 
@@ -33,20 +33,8 @@ _OPERATORS: dict[str, _OperatorPair] = {
     "rnn": _pair("RNN", domain=DOMAIN),
     "conv": _pair("Conv"),
     "conv_transpose": _pair("ConvTranspose"),
-    "relu": _pair("Relu"),
-    "leaky_relu": _pair("LeakyRelu"),
+    **{own.kernel: _pair(operator, domain=own.domain) for operator, own in ACTIVATIONS.items()},
     "prelu": _pair("PRelu", "PReluGrad", domain=DOMAIN),
-    "thresholded_relu": _pair("ThresholdedRelu", domain=DOMAIN),
-    "elu": _pair("Elu", domain=DOMAIN),
-    "selu": _pair("Selu", domain=DOMAIN),
-    "celu": _pair("Celu", domain=DOMAIN),
-    "softplus": _pair("Softplus", domain=DOMAIN),
-    "softsign": _pair("Softsign", domain=DOMAIN),
-    "sigmoid": _pair("Sigmoid"),
-    "hard_sigmoid": _pair("HardSigmoid", domain=DOMAIN),
-    "hard_swish": _pair("HardSwish", domain=DOMAIN),
-    "tanh": _pair("Tanh"),
-    "mish": _pair("Mish", domain=DOMAIN),
     "gelu": _pair("Gelu"),
     "quick_gelu": _pair("QuickGelu", of=MICROSOFT),
     "softmax": _pair("Softmax", "SoftmaxGrad_13"),

@@ -1,30 +1,8 @@
 """xpgrad in PyTorch: differentiable functions, drop-in modules, and `swap`, which puts them into a model."""
 
 from xpgrad_torch import functional
-from xpgrad_torch.activations import (
-    CELU,
-    ELU,
-    GELU,
-    SELU,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    LeakyReLU,
-    LogSigmoid,
-    LogSoftmax,
-    Mish,
-    PReLU,
-    QuickGELU,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Softsign,
-    Tanh,
-    Threshold,
-)
+from xpgrad_torch.activations import *  # noqa: F403
+from xpgrad_torch.activations import __all__ as __all__
 from xpgrad_torch.augru import AUGRU
 from xpgrad_torch.cells import CellLayer, run_cell
 from xpgrad_torch.convolution import (
@@ -43,9 +21,9 @@ from xpgrad_torch.slstm import SLSTM
 from xpgrad_torch.swap import swap, swap_report, unswap
 
 __all__ = [
+    *(name for name in __all__ if not name.islower()),
     "AUGRU",
     "BCEWithLogitsLoss",
-    "CELU",
     "CellLayer",
     "Conv1d",
     "Conv2d",
@@ -54,37 +32,16 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "CrossEntropyLoss",
-    "ELU",
-    "GELU",
     "GRU",
     "GRUCell",
     "GRUD",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
     "LSTM",
     "LSTMCell",
     "LayerNormGRU",
     "LayerNormLSTM",
-    "LeakyReLU",
-    "LogSigmoid",
-    "LogSoftmax",
-    "Mish",
-    "PReLU",
-    "QuickGELU",
     "RNN",
     "RNNCell",
-    "ReLU",
-    "ReLU6",
-    "SELU",
     "SLSTM",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "Threshold",
     "functional",
     "run_cell",
     "swap",

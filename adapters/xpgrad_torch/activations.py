@@ -382,7 +382,6 @@ def _along(kernel: Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None
 
 
 _PRELU = _kernel("prelu")
-_PRELU_WORDS = Words({"X": "input", "slope": "weight"})
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -407,23 +406,28 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     ValueError
         If the number of weights is neither 1 nor the number of channels.
     """
-    X, slope = input, weight
-    for name, tensor in (("input", X), ("weight", slope)):
+    return _by_channel(_PRELU, input, weight, "weight")
+
+
+def _by_channel(kernel: Kernel, X: Tensor, operand: Tensor, word: str) -> Tensor:
+    """Return the output of a kernel whose operand, `word` to the caller, has one value or one per channel."""
+    name = kernel.name
+    for argument, tensor in (("input", X), (word, operand)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"prelu: {name} is {type(tensor).__name__}, expected torch.Tensor")
-    one = slope.numel() == 1
-    if slope.dim() > 1 or (not one and (X.dim() < 2 or slope.numel() != X.shape[1])):
+            raise TypeError(f"{name}: {argument} is {type(tensor).__name__}, expected torch.Tensor")
+    one = operand.numel() == 1
+    if operand.dim() > 1 or (not one and (X.dim() < 2 or operand.numel() != X.shape[1])):
         raise ValueError(
-            f"prelu: weight has shape {tuple(slope.shape)}, expected one value, or one for each channel of "
-            f"input with shape {tuple(X.shape)}, (N, C, ...)"
+            f"{name}: {word} has shape {tuple(operand.shape)}, expected one value, or one for each channel "
+            f"of input with shape {tuple(X.shape)}, (N, C, ...)"
         )
     if autocasts(X):
-        X, slope = (lowered(x, X.device.type) for x in (X, slope))
-    slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
+        X, operand = (lowered(x, X.device.type) for x in (X, operand))
+    operand = operand.reshape(()) if one else operand.reshape(-1, *(1,) * (X.dim() - 2))
     try:
-        (Y,) = apply(_PRELU, (X, slope), {})
+        (Y,) = apply(kernel, (X, operand), {})
     except (TypeError, ValueError) as error:
-        _PRELU_WORDS.put_into(error, "prelu")
+        Words({"X": "input", kernel.operands[1]: word}).put_into(error, name)
         raise
     return Y
 

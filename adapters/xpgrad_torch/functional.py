@@ -19,33 +19,8 @@ from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch._packed import apply_packed
 from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._stacked import flattened
-from xpgrad_torch.activations import (
-    celu,
-    elu,
-    gelu,
-    hard_sigmoid,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
-    log_softmax,
-    logsigmoid,
-    mish,
-    prelu,
-    quick_gelu,
-    relu,
-    relu6,
-    scaled_tanh,
-    selu,
-    sigmoid,
-    silu,
-    softmax,
-    softplus,
-    softsign,
-    tanh,
-    threshold,
-    thresholded_relu,
-)
+from xpgrad_torch.activations import *  # noqa: F403
+from xpgrad_torch.activations import __all__ as __all__
 from xpgrad_torch.convolution import (
     conv1d,
     conv2d,
@@ -57,9 +32,9 @@ from xpgrad_torch.convolution import (
 from xpgrad_torch.losses import binary_cross_entropy_with_logits, cross_entropy
 
 __all__ = [
+    *(name for name in __all__ if name.islower()),
     "augru",
     "binary_cross_entropy_with_logits",
-    "celu",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -67,41 +42,18 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "cross_entropy",
-    "elu",
-    "gelu",
     "gru",
     "gru_cell",
     "gru_d",
-    "hard_sigmoid",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
     "layer_norm_gru",
     "layer_norm_lstm",
-    "leaky_relu",
-    "log_softmax",
-    "logsigmoid",
     "lstm",
     "lstm_cell",
-    "mish",
-    "prelu",
-    "quick_gelu",
-    "relu",
-    "relu6",
     "rnn",
     "rnn_cell",
-    "scaled_tanh",
-    "selu",
-    "sigmoid",
-    "silu",
     "slstm",
-    "softmax",
-    "softplus",
-    "softsign",
-    "tanh",
-    "threshold",
-    "thresholded_relu",
 ]
+__all__.sort()
 
 
 def __dir__() -> list[str]:

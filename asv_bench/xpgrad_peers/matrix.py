@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
+from xpgrad._cases.activations import DEFINITIONS
 from xpgrad._cases.case import Arrays, Case, Kernel
 from xpgrad.cli import onnx_node
 from xpgrad.cli.console import progress
@@ -175,8 +176,8 @@ def _forward_of(kernel: str, case: Case | None) -> Callable[..., dict[str, np.nd
     if kernel in ("conv", "conv_transpose"):
         return getattr(references, kernel)(None if case is None else case.numbers)
     attributes, integers = ({}, {}) if case is None else (dict(case.attributes), case.integers)
-    if kernel in references.POINTWISE:
-        function = references.POINTWISE[kernel]
+    if kernel in DEFINITIONS:
+        function = references.POINTWISE.get(kernel) or functools.partial(DEFINITIONS[kernel], np)
         return lambda X, **others: {"Y": function(X, **others, **attributes)}
     if kernel not in references.__all__:
         return None

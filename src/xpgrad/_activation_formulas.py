@@ -307,22 +307,6 @@ def hard_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: 
     return xp.where((x > alpha) & (x < beta), d, xp.zeros_like(d))
 
 
-# --- with a learnt parameter ---------------------------------------------------------------------------
-
-
-def prelu(xp: Any, x: Any, slope: Any) -> tuple:
-    return (leaky_relu(xp, x, slope, slope),)
-
-
-def prelu_pullback(xp: Any, d: Any, x: Any, slope: Any) -> tuple:
-    return (leaky_relu_pullback(xp, d, x, x, slope, slope),)
-
-
-def prelu_slope_pullback(xp: Any, d: Any, x: Any) -> tuple:
-    """Each element's part of the slope's cotangent."""
-    return (xp.where(x > 0, xp.zeros_like(x), d * x),)
-
-
 # --- as a loss ----------------------------------------------------------------------------------------
 
 

@@ -224,6 +224,8 @@ def check_choice(operator: str, name: str, value: Any, choices: Sequence[Any]) -
 
 def check_number(operator: str, name: str, value: Any) -> float:
     """Return a real number as a float; TypeError for anything else."""
+    if type(value) is float:
+        return value
     if getattr(value, "requires_grad", False):
         raise TypeError(
             f"{operator}: {name} is {_shown(value)} that requires a gradient, expected a number: it has none"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from xpgrad import engine as engines
 from xpgrad._arguments import check_arrays, check_broadcast, check_given, check_out, check_shape, explained
 from xpgrad._computation import Computation
 from xpgrad.engine import Formula
+
+NumberCheck: TypeAlias = Callable[[str, str, Any], float]
 
 
 class ElementwiseKernel:
@@ -25,7 +27,12 @@ class ElementwiseKernel:
     leader : str, optional
         The array whose shape is that of the result and of all others; the last one by default.
     broadcast : sequence of str, optional
-        Arrays that only need to broadcast to the leader's shape. Those after the leader may be None.
+        Arrays that only need to broadcast to the leader's shape.
+    optional : sequence of str, optional
+        Arrays that may be None.
+    checks : sequence of tuple, optional
+        The name of each of the formula's parameters for the caller, and what checks its value:
+        ``check(operator, name, value)`` returns the number. Without them calls give checked numbers.
     """
 
     def __init__(
@@ -35,12 +42,18 @@ class ElementwiseKernel:
         formula: Formula,
         leader: str | None = None,
         broadcast: Sequence[str] = (),
+        optional: Sequence[str] = (),
+        checks: Sequence[tuple[str, NumberCheck]] = (),
     ) -> None:
         self._operator, self._names, self._formula = operator, tuple(names), formula
         self._leader, self._broadcast = leader or self._names[-1], tuple(broadcast)
+        self._required = tuple(name for name in self._names if name not in optional)
+        self._checks = tuple(checks)
 
-    def __call__(self, arrays: Sequence[Any], numbers: Sequence[float] = (), out: Any = None) -> Any:
-        """The result, for checked numbers of the formula's parameters."""
+    def __call__(self, arrays: Sequence[Any], numbers: Sequence[Any] = (), out: Any = None) -> Any:
+        """The result, for numbers of the formula's parameters."""
+        if self._checks:
+            numbers = self._checked(numbers)
         if out is None:
             engine = engines.agreed(arrays)
             if engine is not None:
@@ -53,11 +66,18 @@ class ElementwiseKernel:
             out,
         )
 
+    def _checked(self, numbers: Sequence[Any]) -> list[float]:
+        """The numbers; a loop takes less time than a comprehension."""
+        checked = []
+        for (name, check), number in zip(self._checks, numbers, strict=True):
+            checked.append(check(self._operator, name, number))
+        return checked
+
     @explained
     def check(self, arrays: Sequence[Any], out: Any = None) -> Computation:
         """The computation of a call with checked arrays."""
         operator, named = self._operator, dict(zip(self._names, arrays, strict=True))
-        check_given(operator, {name: named[name] for name in self._required()})
+        check_given(operator, {name: named[name] for name in self._required})
         xp = check_arrays(operator, named | {"out": out})
         shape = tuple(named[self._leader].shape)
         for name, array in named.items():
@@ -67,10 +87,6 @@ class ElementwiseKernel:
                 check_shape(operator, name, array, f"the shape of {self._leader}", shape)
         check_out(operator, out, shape)
         return Computation(operator, xp, [*arrays, out])
-
-    def _required(self) -> tuple[str, ...]:
-        """The names of arrays that cannot be None."""
-        return tuple(name for name in self._names if name not in self._broadcast)
 
 
 def pull(xp: Any, d: Any, residual: Any, *, pullback: Callable, alpha: Any, beta: Any) -> tuple:

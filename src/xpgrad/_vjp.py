@@ -75,13 +75,14 @@ class _GradientRule(NamedTuple):
     )  # output -> the gradient's argument for its cotangent
 
 
-def _rules_of(module: Any, *saving: str) -> dict[Callable, _GradientRule]:
-    """The rules of a module's pairs with one output; the named gradients take it, others the input."""
+def _rules_of(module: Any) -> dict[Callable, _GradientRule]:
+    """The rules of a module's pairs with one output: a gradient takes Y, that output, or not."""
     pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
-    names = {name.removesuffix("_grad"): gradient for name, gradient in pairs.items()}
     return {
-        getattr(module, name): _GradientRule(gradient, ("Y",) if name in saving else ())
-        for name, gradient in names.items()
+        getattr(module, name.removesuffix("_grad")): _GradientRule(
+            gradient, ("Y",) if "Y" in gradient.__annotations__ else ()
+        )
+        for name, gradient in pairs.items()
     }
 
 
@@ -115,8 +116,8 @@ _RULES: dict[Callable, _GradientRule] = {
     rnn: _GradientRule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     rnn_cell: _GradientRule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
     slstm: _GradientRule(slstm_grad, _SLSTM.saved, _SLSTM.cotangents),
-    **_rules_of(activations, "leaky_relu", "sigmoid", "tanh"),
-    **_rules_of(softmax, "softmax", "log_softmax"),
+    **_rules_of(activations),
+    **_rules_of(softmax),
     **_rules_of(losses),
 }
 
@@ -235,6 +236,14 @@ def vjp(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[A, Callable[..., A]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example], _Example],  # another activation with an operand
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[A, Callable[..., Any]]: ...
 @overload
 def vjp(
     fn: Callable[[_Example, _Example, _Example], LSTMForward[_Example]],

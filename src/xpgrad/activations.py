@@ -1,162 +1,67 @@
-"""Activation functions and their gradients, each pair side by side.
+"""Activation functions and their gradients, each declared once beside its two functions.
 
-Each function is one formula of `_activation_formulas`, evaluated in one pass. The recurrent operators use the
-same table. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are their limits; NaN
-propagates.
+Each function is one formula, evaluated in one pass: of the table in `_activation_formulas`, which recurrent
+operators use too, or of this module. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are
+their limits; NaN propagates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple
 
 from xpgrad import _activation_formulas as formulas
-from xpgrad._arguments import check_choice, check_given, check_number, check_wrt
-from xpgrad._elementwise import ElementwiseKernel, evaluate, pull
+from xpgrad._arguments import check_choice, check_number
+from xpgrad._declaration import Attribute, Declaration, Operand, formulas_of
 from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
 from xpgrad._words import Approximate
 from xpgrad.engine import Formula
 
-# ruff: noqa: D103 - each function gets its docstring from its pair
+__all__ = [
+    "PReLUGrads",
+    "celu",
+    "celu_grad",
+    "elu",
+    "elu_grad",
+    "gelu",
+    "gelu_grad",
+    "hard_sigmoid",
+    "hard_sigmoid_grad",
+    "hard_swish",
+    "hard_swish_grad",
+    "hard_tanh",
+    "hard_tanh_grad",
+    "leaky_relu",
+    "leaky_relu_grad",
+    "log_sigmoid",
+    "log_sigmoid_grad",
+    "mish",
+    "mish_grad",
+    "prelu",
+    "prelu_grad",
+    "quick_gelu",
+    "quick_gelu_grad",
+    "relu",
+    "relu_grad",
+    "scaled_tanh",
+    "scaled_tanh_grad",
+    "selu",
+    "selu_grad",
+    "sigmoid",
+    "sigmoid_grad",
+    "silu",
+    "silu_grad",
+    "softplus",
+    "softplus_grad",
+    "softsign",
+    "softsign_grad",
+    "tanh",
+    "tanh_grad",
+    "thresholded_relu",
+    "thresholded_relu_grad",
+]
 
-_Function = TypeVar("_Function", bound=Callable)
-
-_DOCSTRING = """{summary}
-
-.. math::
-
-    {equation}
-
-Parameters
-----------
-{arrays}{attributes}out : array, optional
-    Array for the result, of its shape and dtype; it may be one of the inputs.
-
-Returns
--------
-array, shape (...)
-    {result}
-
-Raises
-------
-ValueError
-    If shapes differ, an attribute breaks its rule, or `out` is read-only.
-TypeError
-    If an argument is not an array, or arrays differ in namespace, dtype or device.
-
-References
-----------
-{source}
-
-Examples
---------
->>> import numpy as np
->>> from xpgrad import {name}
->>> {name}({example}).round(4)
-{expected}
-"""
-_FLOATS = "float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32."
-_INPUT = f"X : array, shape (...)\n    Input. {_FLOATS}\n"
-_COTANGENT = f"dY : array, shape (...)\n    Cotangent of the output. {_FLOATS}\n"
-_RESIDUALS = {
-    "X": "X : array, shape (...)\n    The input of `{name}`.\n",
-    "Y": "Y : array, shape (...)\n    The output of `{name}`.\n",
-}
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """An activation and its gradient: their kernels, and the docstrings that they share.
-
-    Parameters
-    ----------
-    name : str
-        The forward's public name.
-    activation : Activation
-        Its formulas.
-    summary, equation, slope, source : str
-        For the docstrings; `slope` is the gradient's equation.
-    residual : {"X", "Y"}
-        What the gradient takes besides the cotangent.
-    parameters : tuple of str, optional
-        Which of the formulas' alpha and beta the caller sets.
-    fixed : dict of str to float, optional
-        Those with a fixed value.
-    attributes : dict of str to str, optional
-        The public parameters, described.
-    examples : tuple of str
-        The results for X = [-1, 0.5], without and with the gradient, for dY = [1, 2].
-    """
-
-    name: str
-    activation: formulas.Activation
-    summary: str
-    equation: str
-    slope: str
-    source: str
-    examples: tuple[str, str]
-    residual: str = "X"
-    parameters: tuple[str, ...] = ()
-    fixed: Mapping[str, float] = field(default_factory=dict)
-    attributes: Mapping[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def value(self) -> ElementwiseKernel:
-        """The forward's kernel."""
-        return self._kernel(self.name, ("X",), evaluate, {"value": self.activation.value})
-
-    @cached_property
-    def gradient(self) -> ElementwiseKernel:
-        """The gradient's kernel."""
-        by_input = self.activation.input_pullback if self.residual == "X" else None
-        pullback = by_input or self.activation.pullback
-        return self._kernel(f"{self.name}_grad", ("dY", self.residual), pull, {"pullback": pullback})
-
-    def _kernel(
-        self, operator: str, names: tuple[str, ...], function: Callable, constants: dict
-    ) -> ElementwiseKernel:
-        fixed = {name: self.fixed.get(name, 0.0) for name in ("alpha", "beta") if name not in self.parameters}
-        return ElementwiseKernel(operator, names, Formula(function, constants | fixed, self.parameters))
-
-    def forward(self, function: _Function) -> _Function:
-        """Give the forward its docstring."""
-        return self._document(
-            function, self.summary, self.equation, _INPUT, "Y, of X's shape and dtype.",
-            "np.asarray([-1.0, 0.5])", self.examples[0],
-        )  # fmt: skip
-
-    def backward(self, function: _Function) -> _Function:
-        """Give the gradient its docstring."""
-        arrays = _COTANGENT + _RESIDUALS[self.residual].format(name=self.name)
-        x = "np.asarray([-1.0, 0.5])"
-        example = f"np.asarray([1.0, 2.0]), {x if self.residual == 'X' else f'xpgrad.{self.name}({x})'}"
-        return self._document(
-            function, f"Gradient of `{self.name}`.", self.slope, arrays,
-            f"dX, the cotangent of the input, of {self.residual}'s shape and dtype.", example,
-            self.examples[1],
-        )  # fmt: skip
-
-    def _document(
-        self,
-        function: _Function,
-        summary: str,
-        equation: str,
-        arrays: str,
-        result: str,
-        example: str,
-        expected: str,
-    ) -> _Function:
-        described = [f"{name}\n    {text}\n" for name, text in self.attributes.items()]
-        text = _DOCSTRING.format(
-            summary=summary, equation=equation, arrays=arrays, attributes="".join(described), result=result,
-            source=self.source, name=function.__name__, example=example, expected=expected,
-        )  # fmt: skip
-        if "xpgrad." in example:
-            text = text.replace(">>> from xpgrad import", ">>> import xpgrad\n>>> from xpgrad import")
-        function.__doc__ = text
-        return function
+# ruff: noqa: D103 - each function gets its docstring from its declaration
 
 
 def _nonzero(operator: str, name: str, value: Any) -> float:
@@ -173,8 +78,8 @@ def _bounds(operator: str, min_val: Any, max_val: Any) -> tuple[float, float]:
     return low, high
 
 
-def _threshold(operator: str, value: Any) -> float:
-    return float("inf") if value is None else check_number(operator, "threshold", value)
+def _threshold(operator: str, name: str, value: Any) -> float:
+    return float("inf") if value is None else check_number(operator, name, value)
 
 
 def _told_by_output(operator: str, alpha: Any) -> float:
@@ -187,63 +92,72 @@ def _told_by_output(operator: str, alpha: Any) -> float:
     return number
 
 
-_CELU = _Pair(
+_CELU = Declaration(
     "celu",
-    formulas.ACTIVATIONS["Celu"],
+    formulas_of(formulas.ACTIVATIONS["Celu"], parameters=("alpha",)),
     "Continuously differentiable exponential linear unit.",
     r"y = \max(x, 0) + \min(0, \alpha (e^{x / \alpha} - 1))",
     r"dx = dy \cdot (1 \text{ if } x > 0 \text{ else } e^{x / \alpha})",
     "ONNX operator Celu; Barron (2017).",
     ("array([-0.6321,  0.5   ])", "array([0.3679, 2.    ])"),
-    parameters=("alpha",),
-    attributes={"alpha : float": "Scale of the negative side; not 0."},
+    attributes={"alpha": Attribute("Scale of the negative side; not 0.", _nonzero)},
+    shown={"alpha": 0.5},
+    onnx="Celu alpha",
+    torch="CELU",
 )
 
 
 @_CELU.forward
 def celu(X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
-    return _CELU.value((X,), (_nonzero("celu", "alpha", alpha),), out)
+    return _CELU.value((X,), (alpha,), out)
 
 
 @_CELU.backward
 def celu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
-    return _CELU.gradient((dY, X), (_nonzero("celu_grad", "alpha", alpha),), out)
+    return _CELU.gradient((dY, X), (alpha,), out)
 
 
-_ELU = _Pair(
+_ELU = Declaration(
     "elu",
-    formulas.ACTIVATIONS["Elu"],
+    formulas_of(formulas.ACTIVATIONS["Elu"], parameters=("alpha",)),
     "Exponential linear unit.",
     r"y = x \text{ if } x > 0 \text{ else } \alpha (e^x - 1)",
     r"dx = dy \cdot (1 \text{ if } x > 0 \text{ else } \alpha e^x)",
     "ONNX operator Elu; Clevert, Unterthiner and Hochreiter (2015).",
     ("array([-0.6321,  0.5   ])", "array([0.3679, 2.    ])"),
-    parameters=("alpha",),
-    attributes={"alpha : float": "Scale of the negative side."},
+    attributes={"alpha": Attribute("Scale of the negative side.")},
+    onnx="Elu alpha",
+    torch="ELU",
 )
 
 
 @_ELU.forward
 def elu(X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
-    return _ELU.value((X,), (check_number("elu", "alpha", alpha),), out)
+    return _ELU.value((X,), (alpha,), out)
 
 
 @_ELU.backward
 def elu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
-    return _ELU.gradient((dY, X), (check_number("elu_grad", "alpha", alpha),), out)
+    return _ELU.gradient((dY, X), (alpha,), out)
 
 
-_GELU_EXACT = _Pair(
+_GELU_EXACT = Declaration(
     "gelu",
-    formulas.ACTIVATIONS["Gelu"],
+    formulas_of(formulas.ACTIVATIONS["Gelu"]),
     "Gaussian error linear unit.",
     r"y = x \Phi(x) \quad \text{or} \quad x \sigma(2 u), \; u = \sqrt{2 / \pi} (x + 0.044715 x^3)",
     r"dx = dy (\Phi(x) + x \phi(x)) \quad \text{or} \quad dy (s + 2 x u' s (1 - s)), \; s = \sigma(2 u)",
     "ONNX operator Gelu; Hendrycks and Gimpel (2016).",
     ("array([-0.1587,  0.3457])", "array([-0.0833,  1.735 ])"),
-    attributes={"approximate : {'none', 'tanh'}": "The normal distribution, or its approximation by tanh."},
+    attributes={
+        "approximate": Attribute(
+            "The normal distribution, or its approximation by tanh.", None, "{'none', 'tanh'}"
+        )
+    },
+    onnx="Gelu approximate",
+    torch="GELU",
 )
-_GELU_TANH = replace(_GELU_EXACT, activation=formulas.ACTIVATIONS["GeluTanh"])
+_GELU_TANH = replace(_GELU_EXACT, formulas=formulas_of(formulas.ACTIVATIONS["GeluTanh"]))
 
 
 @_GELU_EXACT.forward
@@ -258,50 +172,49 @@ def gelu_grad(
     return _gelu("gelu_grad", approximate).gradient((dY, X), (), out)
 
 
-def _gelu(operator: str, approximate: str) -> _Pair:
+def _gelu(operator: str, approximate: str) -> Declaration:
     check_choice(operator, "approximate", approximate, ("none", "tanh"))
     return _GELU_EXACT if approximate == "none" else _GELU_TANH
 
 
-_HARD_SIGMOID = _Pair(
+_HARD_SIGMOID = Declaration(
     "hard_sigmoid",
-    formulas.ACTIVATIONS["HardSigmoid"],
+    formulas_of(formulas.ACTIVATIONS["HardSigmoid"], parameters=("alpha", "beta")),
     "Piecewise linear sigmoid.",
     r"y = \max(0, \min(1, \alpha x + \beta))",
     r"dx = dy \cdot (\alpha \text{ if } 0 < \alpha x + \beta < 1 \text{ else } 0)",
     "ONNX operator HardSigmoid.",
     ("array([0.3, 0.6])", "array([0.2, 0.4])"),
-    parameters=("alpha", "beta"),
-    attributes={"alpha : float": "Slope; PyTorch's is 1/6.", "beta : float": "Value at 0."},
+    attributes={"alpha": Attribute("Slope; PyTorch's is 1/6."), "beta": Attribute("Value at 0.")},
+    kinks=(-2.5, 2.5),
+    onnx="HardSigmoid alpha beta",
+    torch="Hardsigmoid",
 )
 
 
 @_HARD_SIGMOID.forward
 def hard_sigmoid(X: Array[A], *, alpha: float = 0.2, beta: float = 0.5, out: Array[A] | None = None) -> A:
-    return _HARD_SIGMOID.value(
-        (X,), (check_number("hard_sigmoid", "alpha", alpha), check_number("hard_sigmoid", "beta", beta)), out
-    )
+    return _HARD_SIGMOID.value((X,), (alpha, beta), out)
 
 
 @_HARD_SIGMOID.backward
 def hard_sigmoid_grad(
     dY: Array[A], X: Array[A], *, alpha: float = 0.2, beta: float = 0.5, out: Array[A] | None = None
 ) -> A:
-    return _HARD_SIGMOID.gradient(
-        (dY, X),
-        (check_number("hard_sigmoid_grad", "alpha", alpha), check_number("hard_sigmoid_grad", "beta", beta)),
-        out,
-    )
+    return _HARD_SIGMOID.gradient((dY, X), (alpha, beta), out)
 
 
-_HARD_SWISH = _Pair(
+_HARD_SWISH = Declaration(
     "hard_swish",
-    formulas.ACTIVATIONS["HardSwish"],
+    formulas_of(formulas.ACTIVATIONS["HardSwish"]),
     "Piecewise quadratic silu.",
     r"y = x \max(0, \min(1, x / 6 + 1 / 2))",
     r"dx = dy \cdot (0 \text{ if } x \le -3, \; 1 \text{ if } x \ge 3, \; x / 3 + 1 / 2 \text{ between})",
     "ONNX operator HardSwish; Howard and others (2019).",
     ("array([-0.3333,  0.2917])", "array([0.1667, 1.3333])"),
+    kinks=(-3, 3),
+    onnx="HardSwish",
+    torch="Hardswish",
 )
 
 
@@ -315,19 +228,20 @@ def hard_swish_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -
     return _HARD_SWISH.gradient((dY, X), (), out)
 
 
-_HARD_TANH = _Pair(
+_HARD_TANH = Declaration(
     "hard_tanh",
-    formulas.ACTIVATIONS["HardTanh"],
+    formulas_of(formulas.ACTIVATIONS["HardTanh"], parameters=("alpha", "beta")),
     "Clamp between two bounds.",
     r"y = \max(a, \min(b, x))",
     r"dx = dy \cdot (1 \text{ if } a < x < b \text{ else } 0)",
     "PyTorch's hardtanh; a and b are `min_val` and `max_val`.",
     ("array([-1. ,  0.5])", "array([0., 2.])"),
-    parameters=("alpha", "beta"),
     attributes={
-        "min_val : float": "Lower bound.",
-        "max_val : float": "Upper bound, not below the lower one.",
+        "min_val": Attribute("Lower bound."),
+        "max_val": Attribute("Upper bound, not below the lower one."),
     },
+    kinks=(-1, 1),
+    torch="Hardtanh",
 )
 
 
@@ -343,23 +257,26 @@ def hard_tanh_grad(
     return _HARD_TANH.gradient((dY, X), _bounds("hard_tanh_grad", min_val, max_val), out)
 
 
-_LEAKY_RELU = _Pair(
+_LEAKY_RELU = Declaration(
     "leaky_relu",
-    formulas.ACTIVATIONS["LeakyRelu"],
+    formulas_of(formulas.ACTIVATIONS["LeakyRelu"], "Y", parameters=("alpha",)),
     "Rectified linear unit with a leak.",
     r"y = x \text{ if } x > 0 \text{ else } \alpha x",
     r"dx = dy \cdot (1 \text{ if } y > 0 \text{ else } \alpha)",
     "ONNX operator LeakyRelu.",
     ("array([-0.01,  0.5 ])", "array([0.01, 2.  ])"),
     residual="Y",
-    parameters=("alpha",),
-    attributes={"alpha : float": "Slope of the negative side."},
+    attributes={"alpha": Attribute("Slope of the negative side.")},
+    kinks=(0,),
+    shown={"alpha": 0.1},
+    onnx="LeakyRelu alpha",
+    torch="LeakyReLU",
 )
 
 
 @_LEAKY_RELU.forward
 def leaky_relu(X: Array[A], *, alpha: float = 0.01, out: Array[A] | None = None) -> A:
-    return _LEAKY_RELU.value((X,), (check_number("leaky_relu", "alpha", alpha),), out)
+    return _LEAKY_RELU.value((X,), (alpha,), out)
 
 
 @_LEAKY_RELU.backward
@@ -367,14 +284,15 @@ def leaky_relu_grad(dY: Array[A], Y: Array[A], *, alpha: float = 0.01, out: Arra
     return _LEAKY_RELU.gradient((dY, Y), (_told_by_output("leaky_relu_grad", alpha),), out)
 
 
-_LOG_SIGMOID = _Pair(
+_LOG_SIGMOID = Declaration(
     "log_sigmoid",
-    formulas.ACTIVATIONS["LogSigmoid"],
+    formulas_of(formulas.ACTIVATIONS["LogSigmoid"]),
     "Logarithm of the sigmoid.",
     r"y = \log \sigma(x) = -\log(1 + e^{-x})",
     r"dx = dy \cdot \sigma(-x)",
     "PyTorch's logsigmoid.",
     ("array([-1.3133, -0.4741])", "array([0.7311, 0.7551])"),
+    torch="LogSigmoid",
 )
 
 
@@ -388,14 +306,16 @@ def log_sigmoid_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) 
     return _LOG_SIGMOID.gradient((dY, X), (), out)
 
 
-_MISH = _Pair(
+_MISH = Declaration(
     "mish",
-    formulas.ACTIVATIONS["Mish"],
+    formulas_of(formulas.ACTIVATIONS["Mish"]),
     "Self-regularized smooth activation.",
     r"y = x \tanh(\log(1 + e^x))",
     r"dx = dy \cdot (t + x (1 - t^2) \sigma(x)), \quad t = \tanh(\log(1 + e^x))",
     "ONNX operator Mish; Misra (2019).",
     ("array([-0.3034,  0.3752])", "array([0.0592, 1.7728])"),
+    onnx="Mish",
+    torch="Mish",
 )
 
 
@@ -409,37 +329,41 @@ def mish_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _MISH.gradient((dY, X), (), out)
 
 
-_QUICK_GELU = _Pair(
+_QUICK_GELU = Declaration(
     "quick_gelu",
-    formulas.ACTIVATIONS["QuickGelu"],
+    formulas_of(formulas.ACTIVATIONS["QuickGelu"], parameters=("alpha",)),
     "Sigmoid approximation of gelu.",
     r"y = x \sigma(\alpha x)",
     r"dx = dy \cdot (s + \alpha x s (1 - s)), \quad s = \sigma(\alpha x)",
     "ONNX Runtime's QuickGelu; Hendrycks and Gimpel (2016).",
     ("array([-0.1542,  0.3504])", "array([-0.0678,  1.7584])"),
-    parameters=("alpha",),
-    attributes={"alpha : float": "Scale of the sigmoid's argument."},
+    attributes={"alpha": Attribute("Scale of the sigmoid's argument.")},
+    onnx="Swish alpha",
+    torch="QuickGELU",
 )
 
 
 @_QUICK_GELU.forward
 def quick_gelu(X: Array[A], *, alpha: float = 1.702, out: Array[A] | None = None) -> A:
-    return _QUICK_GELU.value((X,), (check_number("quick_gelu", "alpha", alpha),), out)
+    return _QUICK_GELU.value((X,), (alpha,), out)
 
 
 @_QUICK_GELU.backward
 def quick_gelu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.702, out: Array[A] | None = None) -> A:
-    return _QUICK_GELU.gradient((dY, X), (check_number("quick_gelu_grad", "alpha", alpha),), out)
+    return _QUICK_GELU.gradient((dY, X), (alpha,), out)
 
 
-_RELU = _Pair(
+_RELU = Declaration(
     "relu",
-    formulas.ACTIVATIONS["Relu"],
+    formulas_of(formulas.ACTIVATIONS["Relu"]),
     "Rectified linear unit.",
     r"y = \max(x, 0)",
     r"dx = dy \cdot (1 \text{ if } x > 0 \text{ else } 0)",
     "ONNX operator Relu.",
     ("array([0. , 0.5])", "array([0., 2.])"),
+    kinks=(0,),
+    onnx="Relu",
+    torch="ReLU",
 )
 
 
@@ -453,47 +377,46 @@ def relu_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _RELU.gradient((dY, X), (), out)
 
 
-_SCALED_TANH = _Pair(
+_SCALED_TANH = Declaration(
     "scaled_tanh",
-    formulas.ACTIVATIONS["ScaledTanh"],
+    formulas_of(formulas.ACTIVATIONS["ScaledTanh"], parameters=("alpha", "beta")),
     "Hyperbolic tangent, scaled on both sides.",
     r"y = \alpha \tanh(\beta x)",
     r"dx = dy \cdot \alpha \beta (1 - \tanh^2(\beta x))",
     "ONNX's recurrent activation ScaledTanh.",
     ("array([-0.7616,  0.4621])", "array([0.42  , 1.5729])"),
-    parameters=("alpha", "beta"),
-    attributes={"alpha : float": "Scale of the output.", "beta : float": "Scale of the input."},
+    attributes={"alpha": Attribute("Scale of the output."), "beta": Attribute("Scale of the input.")},
+    shown={"alpha": 1.5, "beta": 0.5},
 )
 
 
 @_SCALED_TANH.forward
 def scaled_tanh(X: Array[A], *, alpha: float = 1.0, beta: float = 1.0, out: Array[A] | None = None) -> A:
-    return _SCALED_TANH.value(
-        (X,), (check_number("scaled_tanh", "alpha", alpha), check_number("scaled_tanh", "beta", beta)), out
-    )
+    return _SCALED_TANH.value((X,), (alpha, beta), out)
 
 
 @_SCALED_TANH.backward
 def scaled_tanh_grad(
     dY: Array[A], X: Array[A], *, alpha: float = 1.0, beta: float = 1.0, out: Array[A] | None = None
 ) -> A:
-    return _SCALED_TANH.gradient(
-        (dY, X),
-        (check_number("scaled_tanh_grad", "alpha", alpha), check_number("scaled_tanh_grad", "beta", beta)),
-        out,
-    )
+    return _SCALED_TANH.gradient((dY, X), (alpha, beta), out)
 
 
-_SELU = _Pair(
+_SELU = Declaration(
     "selu",
-    formulas.ACTIVATIONS["Selu"],
+    formulas_of(formulas.ACTIVATIONS["Selu"], parameters=("alpha", "beta")),
     "Scaled exponential linear unit.",
     r"y = \gamma (x \text{ if } x > 0 \text{ else } \alpha (e^x - 1))",
     r"dx = dy \cdot \gamma (1 \text{ if } x > 0 \text{ else } \alpha e^x)",
     "ONNX operator Selu; Klambauer and others (2017).",
     ("array([-1.1113,  0.5254])", "array([0.6468, 2.1014])"),
-    parameters=("alpha", "beta"),
-    attributes={"alpha : float": "Scale of the negative side.", "gamma : float": "Scale of both sides."},
+    attributes={
+        "alpha": Attribute("Scale of the negative side."),
+        "gamma": Attribute("Scale of both sides."),
+    },
+    kinks=(0,),
+    onnx="Selu alpha gamma",
+    torch="SELU",
 )
 
 
@@ -505,9 +428,7 @@ def selu(
     gamma: float = 1.0507010221481323,
     out: Array[A] | None = None,
 ) -> A:
-    return _SELU.value(
-        (X,), (check_number("selu", "alpha", alpha), check_number("selu", "gamma", gamma)), out
-    )
+    return _SELU.value((X,), (alpha, gamma), out)
 
 
 @_SELU.backward
@@ -519,20 +440,20 @@ def selu_grad(
     gamma: float = 1.0507010221481323,
     out: Array[A] | None = None,
 ) -> A:
-    return _SELU.gradient(
-        (dY, X), (check_number("selu_grad", "alpha", alpha), check_number("selu_grad", "gamma", gamma)), out
-    )
+    return _SELU.gradient((dY, X), (alpha, gamma), out)
 
 
-_SIGMOID = _Pair(
+_SIGMOID = Declaration(
     "sigmoid",
-    formulas.ACTIVATIONS["Sigmoid"],
+    formulas_of(formulas.ACTIVATIONS["Sigmoid"], "Y"),
     "Logistic function.",
     r"y = \sigma(x) = 1 / (1 + e^{-x})",
     r"dx = dy \cdot y (1 - y)",
     "ONNX operator Sigmoid.",
     ("array([0.2689, 0.6225])", "array([0.1966, 0.47  ])"),
     residual="Y",
+    onnx="Sigmoid",
+    torch="Sigmoid",
 )
 
 
@@ -546,15 +467,15 @@ def sigmoid_grad(dY: Array[A], Y: Array[A], *, out: Array[A] | None = None) -> A
     return _SIGMOID.gradient((dY, Y), (), out)
 
 
-_SILU = _Pair(
+_SILU = Declaration(
     "silu",
-    formulas.ACTIVATIONS["QuickGelu"],
+    formulas_of(formulas.ACTIVATIONS["QuickGelu"], alpha=1.0),
     "Sigmoid linear unit, also called swish.",
     r"y = x \sigma(x)",
     r"dx = dy \cdot (s + x s (1 - s)), \quad s = \sigma(x)",
     "Elfwing, Uchibe and Doya (2017).",
     ("array([-0.2689,  0.3112])", "array([0.0723, 1.4799])"),
-    fixed={"alpha": 1.0},
+    torch="SiLU",
 )
 
 
@@ -568,19 +489,22 @@ def silu_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _SILU.gradient((dY, X), (), out)
 
 
-_SOFTPLUS = _Pair(
+_SOFTPLUS = Declaration(
     "softplus",
-    formulas.ACTIVATIONS["ScaledSoftplus"],
+    formulas_of(formulas.ACTIVATIONS["ScaledSoftplus"], parameters=("beta", "alpha")),
     "Smooth rectified linear unit.",
     r"y = \log(1 + e^{\beta x}) / \beta",
     r"dx = dy \cdot \sigma(\beta x)",
     "ONNX operator Softplus; PyTorch's `beta` and `threshold`.",
     ("array([0.3133, 0.9741])", "array([0.2689, 1.2449])"),
-    parameters=("alpha", "beta"),
     attributes={
-        "beta : float": "Sharpness; not 0.",
-        "threshold : float or None": "Where ``beta x`` is above it, y is x; 20 in PyTorch. None: nowhere.",
+        "beta": Attribute("Sharpness; not 0.", _nonzero),
+        "threshold": Attribute(
+            "Where ``beta x`` is above it, y is x; 20 in PyTorch. None: nowhere.", _threshold, "float or None"
+        ),
     },
+    onnx="Softplus",
+    torch="Softplus",
 )
 
 
@@ -588,7 +512,7 @@ _SOFTPLUS = _Pair(
 def softplus(
     X: Array[A], *, beta: float = 1.0, threshold: float | None = None, out: Array[A] | None = None
 ) -> A:
-    return _SOFTPLUS.value((X,), (_threshold("softplus", threshold), _nonzero("softplus", "beta", beta)), out)
+    return _SOFTPLUS.value((X,), (beta, threshold), out)
 
 
 @_SOFTPLUS.backward
@@ -600,19 +524,19 @@ def softplus_grad(
     threshold: float | None = None,
     out: Array[A] | None = None,
 ) -> A:
-    return _SOFTPLUS.gradient(
-        (dY, X), (_threshold("softplus_grad", threshold), _nonzero("softplus_grad", "beta", beta)), out
-    )
+    return _SOFTPLUS.gradient((dY, X), (beta, threshold), out)
 
 
-_SOFTSIGN = _Pair(
+_SOFTSIGN = Declaration(
     "softsign",
-    formulas.ACTIVATIONS["Softsign"],
+    formulas_of(formulas.ACTIVATIONS["Softsign"]),
     "Rational sigmoid.",
-    r"y = x / (1 + |x|)",
-    r"dx = dy / (1 + |x|)^2",
+    r"y = x / (1 + \lvert x \rvert)",
+    r"dx = dy / (1 + \lvert x \rvert)^2",
     "ONNX operator Softsign.",
     ("array([-0.5   ,  0.3333])", "array([0.25  , 0.8889])"),
+    onnx="Softsign",
+    torch="Softsign",
 )
 
 
@@ -626,15 +550,17 @@ def softsign_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> 
     return _SOFTSIGN.gradient((dY, X), (), out)
 
 
-_TANH = _Pair(
+_TANH = Declaration(
     "tanh",
-    formulas.ACTIVATIONS["Tanh"],
+    formulas_of(formulas.ACTIVATIONS["Tanh"], "Y"),
     "Hyperbolic tangent.",
     r"y = \tanh(x)",
     r"dx = dy \cdot (1 - y^2)",
     "ONNX operator Tanh.",
     ("array([-0.7616,  0.4621])", "array([0.42  , 1.5729])"),
     residual="Y",
+    onnx="Tanh",
+    torch="Tanh",
 )
 
 
@@ -648,34 +574,55 @@ def tanh_grad(dY: Array[A], Y: Array[A], *, out: Array[A] | None = None) -> A:
     return _TANH.gradient((dY, Y), (), out)
 
 
-_THRESHOLDED_RELU = _Pair(
+_THRESHOLDED_RELU = Declaration(
     "thresholded_relu",
-    formulas.ACTIVATIONS["ThresholdedRelu"],
+    formulas_of(formulas.ACTIVATIONS["ThresholdedRelu"], parameters=("alpha",)),
     "Identity above a threshold, 0 up to it.",
     r"y = x \text{ if } x > \alpha \text{ else } 0",
     r"dx = dy \cdot (1 \text{ if } x > \alpha \text{ else } 0)",
     "ONNX operator ThresholdedRelu.",
     ("array([0., 0.])", "array([0., 0.])"),
-    parameters=("alpha",),
-    attributes={"alpha : float": "The threshold."},
+    attributes={"alpha": Attribute("The threshold.")},
+    kinks=(1,),
+    onnx="ThresholdedRelu alpha",
 )
 
 
 @_THRESHOLDED_RELU.forward
 def thresholded_relu(X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
-    return _THRESHOLDED_RELU.value((X,), (check_number("thresholded_relu", "alpha", alpha),), out)
+    return _THRESHOLDED_RELU.value((X,), (alpha,), out)
 
 
 @_THRESHOLDED_RELU.backward
 def thresholded_relu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
-    return _THRESHOLDED_RELU.gradient((dY, X), (check_number("thresholded_relu_grad", "alpha", alpha),), out)
+    return _THRESHOLDED_RELU.gradient((dY, X), (alpha,), out)
 
 
-_PRELU = ElementwiseKernel("prelu", ("X", "slope"), Formula(formulas.prelu), "X", ("slope",))
-_PRELU_GRAD = ElementwiseKernel(
-    "prelu_grad", ("dY", "X", "slope"), Formula(formulas.prelu_pullback), "X", ("slope",)
+def _prelu(xp: Any, x: Any, slope: Any) -> tuple:
+    return (formulas.leaky_relu(xp, x, slope, slope),)
+
+
+def _prelu_pullback(xp: Any, d: Any, x: Any, slope: Any) -> tuple:
+    return (formulas.leaky_relu_pullback(xp, d, x, x, slope, slope),)
+
+
+def _prelu_slope_pullback(xp: Any, d: Any, x: Any) -> tuple:
+    return (xp.where(x > 0, xp.zeros_like(x), d * x),)
+
+
+_PRELU = Declaration(
+    "prelu",
+    (Formula(_prelu), Formula(_prelu_pullback)),
+    "Rectified linear unit with a learnt leak.",
+    r"y = x \text{ if } x > 0 \text{ else } s x",
+    r"dx = dy \cdot (1 \text{ if } x > 0 \text{ else } s), \qquad "
+    r"ds = \sum dy \cdot (0 \text{ if } x > 0 \text{ else } x)",
+    "ONNX operator PRelu; He and others (2015).",
+    ("array([-0.25,  0.5 ])", "[array([0.25, 2.  ]), array([-1.])]"),
+    operands={"slope": Operand("The slope s of the negative side", _prelu_slope_pullback, 0.25)},
+    kinks=(0,),
+    torch="PReLU",
 )
-_PRELU_SLOPE_FORMULA = Formula(formulas.prelu_slope_pullback)
 
 
 class PReLUGrads(NamedTuple, Generic[AnyArray]):
@@ -693,51 +640,12 @@ class PReLUGrads(NamedTuple, Generic[AnyArray]):
     dslope: AnyArray
 
 
+@_PRELU.forward
 def prelu(X: Array[A], slope: Array[A], *, out: Array[A] | None = None) -> A:
-    r"""Rectified linear unit with a learnt leak.
-
-    .. math::
-
-        y = x \text{ if } x > 0 \text{ else } s x
-
-    Parameters
-    ----------
-    X : array, shape (...)
-        Input. float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32.
-    slope : array
-        The slope s of the negative side, of a shape that broadcasts to X's; (C, 1, 1) is one slope per
-        channel of an (N, C, H, W) input.
-    out : array, optional
-        Array for the result, of its shape and dtype; it may be one of the inputs.
-
-    Returns
-    -------
-    array, shape (...)
-        Y, of X's shape and dtype.
-
-    Raises
-    ------
-    ValueError
-        For a slope that does not broadcast to X's shape, or an `out` of another shape or read-only.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
-
-    References
-    ----------
-    ONNX operator PRelu; He and others (2015).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from xpgrad import prelu
-    >>> prelu(np.asarray([[-1.0, 0.5], [2.0, -4.0]]), np.asarray([0.1, 0.25]))
-    array([[-0.1,  0.5],
-           [ 2. , -1. ]])
-    """
-    check_given("prelu", {"X": X, "slope": slope})
-    return _PRELU((X, slope), (), out)
+    return _PRELU.value((X, slope), (), out)
 
 
+@_PRELU.backward
 def prelu_grad(
     dY: Array[A],
     X: Array[A],
@@ -746,69 +654,4 @@ def prelu_grad(
     wrt: Wanted[MaybeNone] | None = None,
     out: Array[A] | None = None,
 ) -> PReLUGrads[A | MaybeNone]:
-    r"""Gradient of `prelu`.
-
-    .. math::
-
-        dx = dy \cdot (1 \text{ if } x > 0 \text{ else } s), \qquad
-        ds = \sum dy \cdot (0 \text{ if } x > 0 \text{ else } x)
-
-    Parameters
-    ----------
-    dY : array, shape (...)
-        Cotangent of the output, of X's shape.
-    X : array, shape (...)
-        The input of `prelu`.
-    slope : array
-        Its slope.
-    wrt : iterable of {"X", "slope"}, optional
-        Which gradients to compute; both by default.
-    out : array, optional
-        Array for dX, of X's shape and dtype; it may be dY or X.
-
-    Returns
-    -------
-    PReLUGrads
-        ``(dX, dslope)``; dslope sums over all elements that share a slope.
-
-    Raises
-    ------
-    ValueError
-        For shapes that do not fit, an unknown name in `wrt`, or an `out` without dX being wanted.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
-
-    References
-    ----------
-    ONNX operator PRelu; He and others (2015).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from xpgrad import prelu_grad
-    >>> X, slope = np.asarray([[-1.0, 0.5], [2.0, -4.0]]), np.asarray([0.1, 0.25])
-    >>> grads = prelu_grad(np.ones((2, 2)), X, slope)
-    >>> grads.dX, grads.dslope
-    (array([[0.1 , 1.  ],
-           [1.  , 0.25]]), array([-1., -4.]))
-    """
-    check_given("prelu_grad", {"dY": dY, "X": X, "slope": slope})
-    wanted = check_wrt("prelu_grad", wrt, ("X", "slope"))
-    if out is not None and "X" not in wanted:
-        raise ValueError("prelu_grad: out is given, expected 'X' in wrt: out is for dX")
-    # dslope first: out may be the memory of dY or X
-    dslope: Any = _prelu_slope_gradient(dY, X, slope) if "slope" in wanted else None
-    dX: Any = _PRELU_GRAD((dY, X, slope), (), out) if "X" in wanted else None
-    return PReLUGrads(dX, dslope)
-
-
-def _prelu_slope_gradient(dY: Any, X: Any, slope: Any) -> Any:
-    computation = _PRELU_GRAD.check((dY, X, slope))
-    d, x, s = (computation.lift(array) for array in (dY, X, slope))
-    xp, engine = computation.xp, computation.engine
-    terms = engine.elementwise(_PRELU_SLOPE_FORMULA, (d, x))
-    added = tuple(range(terms.ndim - s.ndim))
-    alike = tuple(terms.ndim - s.ndim + axis for axis, size in enumerate(s.shape) if size == 1)
-    with engine.quiet():
-        total = xp.sum(terms, axis=(*added, *alike), keepdims=True) if added or alike else terms
-    return computation.lower(xp.reshape(total, tuple(s.shape)))
+    return PReLUGrads(*_PRELU.gradients((dY, X, slope), wrt, out))

@@ -31,7 +31,7 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 def softmax_cross_entropy(
     X: Array[A],
-    labels: Array[Any],
+    labels: Array[object],
     weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
@@ -108,7 +108,7 @@ def softmax_cross_entropy(
 def softmax_cross_entropy_grad(
     dY: Array[A],
     X: Array[A],
-    labels: Array[Any],
+    labels: Array[object],
     weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
@@ -479,11 +479,13 @@ _BINARY = ElementwiseKernel(
     _BINARY_FORMULA,
     "X",
     ("weight", "pos_weight"),
+    ("weight", "pos_weight"),
 )
 _BINARY_GRAD = ElementwiseKernel(
     "binary_cross_entropy_with_logits_grad",
     ("dY", "X", "targets", "weight", "pos_weight"),
     Formula(activation_formulas.binary_cross_entropy_pullback, {}, ("scale",)),
     "X",
+    ("dY", "weight", "pos_weight"),
     ("dY", "weight", "pos_weight"),
 )

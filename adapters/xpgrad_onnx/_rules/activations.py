@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xpgrad_onnx._call import MICROSOFT
-from xpgrad_onnx._operators import DOMAIN
+from xpgrad_onnx._operators import ACTIVATIONS, DOMAIN, RENAMED
 from xpgrad_onnx._rules.table import Backward, Grads, rule
 
 
@@ -24,10 +24,9 @@ for _operator, _gradient, _residual in (
     ("Tanh", "TanhGrad", "Y"),
 ):
     _activation(_operator, _gradient, _residual, MICROSOFT)
-for _operator in (
-    "ThresholdedRelu", "Elu", "Selu", "Celu", "Softplus", "Softsign", "HardSigmoid", "HardSwish", "Mish",
-):  # fmt: skip
-    _activation(_operator, f"{_operator}Grad", "X", DOMAIN)
+for _operator, _declared in ACTIVATIONS.items():
+    if _declared.domain == DOMAIN and _operator not in RENAMED:
+        _activation(_operator, f"{_operator}Grad", "X", DOMAIN)
 _activation("Swish", "QuickGeluGrad", "X", MICROSOFT, alpha=1.0)
 _activation("Gelu", "GeluGrad", "X", MICROSOFT, of=MICROSOFT)
 _activation("QuickGelu", "QuickGeluGrad", "X", MICROSOFT, of=MICROSOFT)

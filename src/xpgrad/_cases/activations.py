@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad._declaration import DECLARED
+
 from .._testing import to_numpy
 from .case import Arrays, Case, Kernel, Oracle, draw, from_differences, run_vjp
 
-__all__ = ["ACTIVATIONS"]
+__all__ = ["ACTIVATIONS", "DEFINITIONS"]
 
 
 class ActivationCase(NamedTuple):
@@ -32,13 +34,11 @@ class ActivationCase(NamedTuple):
 # ------------------------------------------------------------------------------------------- the activations
 
 
-def _pointwise_case(*, seed: int, slope: tuple[int, ...] | None = None, **attributes: Any) -> Case:
+def _pointwise_case(*, seed: int, operands: Mapping[str, tuple[int, ...]], **attributes: Any) -> Case:
     """Values on both sides of every kink, but never at a kink: odd sixteenths below 8."""
     rng = np.random.default_rng(seed)
     X = np.clip(2 * np.round(20 * rng.standard_normal((3, 4, 5))) + 1, -127, 127) / 16
-    arguments = {"X": X}
-    if slope is not None:
-        arguments["slope"] = draw(rng, *slope)
+    arguments = {"X": X, **{name: draw(rng, *shape) for name, shape in operands.items()}}
     return Case(arguments, {}, attributes, {"Y": draw(rng, 3, 4, 5)})
 
 
@@ -85,7 +85,17 @@ def _pointwise(
     peer: Callable[..., Any] | None = None,
     **options: Mapping[str, Any],
 ) -> ActivationCase:
-    return ActivationCase(name, definition, peer, {"plain": {}, **options}, _pointwise_case)
+    """Options have one value of each operand; two more have one per channel, and per element."""
+    operands = DECLARED[name].operands
+
+    def sized(*shape: int) -> dict[str, Any]:
+        return {"operands": dict.fromkeys(operands, shape)}
+
+    every = {option: sized(1) | dict(given) for option, given in {"plain": {}, **options}.items()}
+    if operands:
+        names = " and ".join(operands)
+        every |= {f"a {names} per channel": sized(4, 1), f"all {names}s": sized(3, 4, 5)}
+    return ActivationCase(name, definition, peer, every, _pointwise_case)
 
 
 _POINTWISE = (
@@ -96,16 +106,10 @@ _POINTWISE = (
         lambda F, x, alpha=0.01: F.leaky_relu(x, alpha),
         alpha={"alpha": 0.3},
     ),
-    ActivationCase(
+    _pointwise(
         "prelu",
         lambda xp, x, slope: xp.where(x > 0, x, slope * x),
         lambda F, x, slope: F.prelu(x, slope.flatten()) if slope.ndim < 3 else None,
-        {
-            "plain": {"slope": (1,)},
-            "a slope per channel": {"slope": (4, 1)},
-            "all slopes": {"slope": (3, 4, 5)},
-        },
-        _pointwise_case,
     ),
     _pointwise(
         "thresholded_relu",
@@ -167,6 +171,9 @@ _POINTWISE = (
     ),
     _pointwise("softsign", lambda xp, x: x / (1 + xp.abs(x)), lambda F, x: F.softsign(x)),
 )
+
+DEFINITIONS = {operator.name: operator.definition for operator in _POINTWISE}
+"""Of elementwise functions, by name."""
 
 
 # ------------------------------------------------------------------------------------------------ softmax

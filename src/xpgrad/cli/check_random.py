@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 from unittest import mock
 
 import numpy as np
 
 import xpgrad
+from xpgrad._declaration import DECLARED
 
 from .._testing import to_numpy
 from .._testing.thresholds import near, thresholds
@@ -254,26 +256,26 @@ def _convolution(rng: np.random.Generator) -> _Drawn:
 
 
 def _activation(rng: np.random.Generator) -> _Drawn:
-    names = ["relu", "leaky_relu", "thresholded_relu", "elu", "selu", "celu", "softplus", "log_sigmoid",
-             "gelu", "quick_gelu", "silu", "mish", "sigmoid", "tanh", "scaled_tanh", "softsign", "hard_swish",
-             "hard_sigmoid", "hard_tanh", "prelu"]  # fmt: skip
-    name = str(_pick(rng, names))
+    declaration = _pick(rng, [*DECLARED.values()])
     shape = _any_shape(rng)
     shapes: _Shapes = {"X": shape}
-    if name == "prelu":
-        shapes["slope"] = shape[-1:] if rng.random() < 0.5 else shape
+    for operand in declaration.operands:
+        shapes[operand] = shape[-1:] if rng.random() < 0.5 else shape
     options: dict[str, Any] = {}
     if rng.random() < 0.5:
-        number = float(rng.uniform(0.1, 2))
-        by_name: dict[str, dict[str, Any]] = {
-            "leaky_relu": {"alpha": number}, "elu": {"alpha": number}, "celu": {"alpha": number},
-            "thresholded_relu": {"alpha": number}, "softplus": {"beta": number, "threshold": 3.0},
-            "gelu": {"approximate": "tanh"}, "hard_tanh": {"min_val": -number, "max_val": number},
-            "scaled_tanh": {"alpha": number, "beta": 0.7}, "quick_gelu": {"alpha": number},
-            "hard_sigmoid": {"alpha": number, "beta": 0.4}, "selu": {"alpha": number, "gamma": 1.1},
-        }  # fmt: skip
-        options = by_name.get(name, {})
-    return name, shapes, options, None, {}
+        function = getattr(xpgrad, declaration.name)
+        parameters = inspect.signature(function).parameters
+        hints = get_type_hints(function)
+        for option in declaration.attributes:
+            options[option] = _option(rng, hints[option], parameters[option].default)
+    return declaration.name, shapes, options, None, {}
+
+
+def _option(rng: np.random.Generator, hint: Any, default: Any) -> Any:
+    """One of the words, or a number of the default's sign; 3 or more in the place of None."""
+    if get_origin(hint) is Literal:
+        return str(_pick(rng, get_args(hint)))
+    return float(rng.uniform(0.1, 2)) * default if default is not None else float(rng.uniform(3, 9))
 
 
 def _any_shape(rng: np.random.Generator) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
+from xpgrad._declaration import DECLARED
 
 __all__ = ["WORKS", "step_of"]
 
@@ -42,26 +43,8 @@ RECURRENT = {
     "rnn": RecurrentOperator(xpgrad.rnn, 1, ("initial_h",), "RNN"),
     "gru-reset-before": RecurrentOperator(*_GRU, options={"reset_after": False}),
 }
-ACTIVATIONS = {  # the kernels' names, and PyTorch's modules
-    "relu": "ReLU",
-    "leaky_relu": "LeakyReLU",
-    "thresholded_relu": None,
-    "elu": "ELU",
-    "selu": "SELU",
-    "celu": "CELU",
-    "softplus": "Softplus",
-    "gelu": "GELU",
-    "quick_gelu": None,
-    "silu": "SiLU",
-    "mish": "Mish",
-    "sigmoid": "Sigmoid",
-    "log_sigmoid": "LogSigmoid",
-    "hard_sigmoid": "Hardsigmoid",
-    "hard_swish": "Hardswish",
-    "tanh": "Tanh",
-    "scaled_tanh": None,
-    "hard_tanh": "Hardtanh",
-    "softsign": "Softsign",
+ACTIVATIONS = {  # the kernels' names, and the modules
+    **{name: declaration.torch for name, declaration in DECLARED.items() if not declaration.operands},
     "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from xpgrad.engine.compiled.cache import Loaded, load
@@ -139,8 +139,18 @@ def _read_by(function: FunctionType) -> list[tuple[str, Any]]:
     """What a function reads from outside: names of its module, and of functions around it."""
     names = dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names)
     read = [(name, function.__globals__[name]) for name in names if name in function.__globals__]
+    modules = [
+        vars(value) for _, value in read if isinstance(value, ModuleType) and _is_ours(value, function)
+    ]
+    within = [(name, own[name]) for own in modules for name in names if name in own]
     around = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return [*read, *((name, cell.cell_contents) for name, cell in around)]
+    return [*read, *within, *((name, cell.cell_contents) for name, cell in around)]
+
+
+def _is_ours(module: ModuleType, function: FunctionType) -> bool:
+    """Whether a module belongs to the function's package: others are what their versions say."""
+    package, _, _ = function.__module__.partition(".")
+    return module.__name__.partition(".")[0] == package
 
 
 def _parts_of(function: FunctionType) -> Iterator[str]:

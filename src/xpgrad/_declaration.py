@@ -1,0 +1,287 @@
+"""An elementwise operator, declared once: its formulas, its arguments, and what is said of it.
+
+From a declaration follow both kernels with their checks, both docstrings, and what other parts need to know
+of the operator: adapters, `check`, random calls, and the tables and the plot of docs/activations.md. The
+signatures of its two functions have the defaults, and say which arguments are arrays: checkers read them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+from xpgrad._activation_formulas import Activation
+from xpgrad._arguments import check_given, check_number, check_wrt
+from xpgrad._elementwise import ElementwiseKernel, NumberCheck, evaluate, pull
+from xpgrad.engine import Formula
+
+__all__ = ["DECLARED", "Attribute", "Declaration", "Operand", "formulas_of"]
+
+_Function = TypeVar("_Function", bound=Callable)
+
+_DOCSTRING = """{summary}
+
+.. math::
+
+    {equation}
+
+Parameters
+----------
+{arguments}out : array, optional
+    Array for the result, of its shape and dtype; it may be one of the inputs.
+
+Returns
+-------
+{result}
+
+Raises
+------
+ValueError
+    If shapes do not fit, an attribute breaks its rule, or `out` is read-only.
+TypeError
+    If an argument is not an array, or arrays differ in namespace, dtype or device.
+
+References
+----------
+{source}
+
+Examples
+--------
+>>> import numpy as np
+{example}
+{expected}
+"""
+_FLOATS = "float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32."
+_INPUT = f"X : array, shape (...)\n    Input. {_FLOATS}\n"
+_COTANGENT = f"dY : array, shape (...)\n    Cotangent of the output. {_FLOATS}\n"
+_RESIDUALS = {
+    "X": "X : array, shape (...)\n    The input of `{name}`.\n",
+    "Y": "Y : array, shape (...)\n    The output of `{name}`.\n",
+}
+_OPERAND = """{name} : array
+    {about}, of a shape that broadcasts to X's; (C, 1, 1) is one {name} per channel
+    of an (N, C, H, W) input.
+"""
+_WANTED = """wrt : iterable of {{{names}}}, optional
+    Which gradients to compute; all by default. Without X there is no `out`.
+"""
+_SHOWN = "np.asarray([-1.0, 0.5])"  # X of the examples
+
+
+def formulas_of(
+    activation: Activation, residual: str = "X", parameters: tuple[str, ...] = (), **fixed: float
+) -> tuple[Formula, Formula]:
+    """The formulas of a function of the table: the value, and the gradient by one array.
+
+    Parameters
+    ----------
+    activation : Activation
+        The function.
+    residual : {"X", "Y"}
+        The array.
+    parameters : tuple of str
+        Which of its alpha and beta each call gives.
+    **fixed
+        The values of those that no call gives.
+
+    Raises
+    ------
+    TypeError
+        For a parameter of the function that has no value.
+    """
+    own = {"alpha": activation.alpha, "beta": activation.beta}
+    for name, default in own.items():
+        if default is not None and name not in (*parameters, *fixed):
+            raise TypeError(f"{activation.name}: {name} has no value, expected a parameter or a number")
+    constants = {name: fixed.get(name) for name in own if name not in parameters}
+    pullback = (activation.input_pullback if residual == "X" else None) or activation.pullback
+    return (
+        Formula(evaluate, {"value": activation.value, **constants}, parameters),
+        Formula(pull, {"pullback": pullback, **constants}, parameters),
+    )
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array beside X, which broadcasts to it and has a gradient.
+
+    Parameters
+    ----------
+    about : str
+        What it is, for the docstrings.
+    pullback : callable
+        The formula of each element's part of its gradient, which is their sum. Its operands are called `d`,
+        `x` and as the operators' arrays.
+    shown : float
+        Its value in examples and in the plot.
+    """
+
+    about: str
+    pullback: Callable[..., tuple]
+    shown: float
+
+    @cached_property
+    def formula(self) -> Formula:
+        """Each element's part of the gradient."""
+        return Formula(self.pullback)
+
+    @cached_property
+    def taken(self) -> tuple[str, ...]:
+        """The arrays that the formula takes, by the gradient's names for them."""
+        return tuple(
+            {"d": "dY", "x": "X"}.get(n, n) for n in list(inspect.signature(self.pullback).parameters)[1:]
+        )
+
+
+class Attribute(NamedTuple):
+    """A number of the function's formulas, or a word that chooses them.
+
+    Parameters
+    ----------
+    about : str
+        What it is, for the docstrings.
+    check : callable, optional
+        ``check(operator, name, value)`` returns the number or raises; None for a word.
+    kind : str, optional
+        Its type, for the docstrings.
+    """
+
+    about: str
+    check: NumberCheck | None = check_number
+    kind: str = "float"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """An elementwise function of X and its gradient.
+
+    Parameters
+    ----------
+    name : str
+        The forward's public name.
+    formulas : tuple of Formula
+        The value, of X and the operands; and X's gradient, of dY, the residual and the operands.
+    summary, equation, slope, source : str
+        For docstrings and pages; `slope` is the gradient's equation.
+    examples : tuple of str
+        The results for X = [-1, 0.5], without and with the gradient, for dY = [1, 2].
+    residual : {"X", "Y"}
+        What the gradient takes besides the cotangent.
+    operands : mapping of str to Operand, optional
+        The other arrays, in their order.
+    attributes : mapping of str to Attribute, optional
+        The other arguments; the numbers in the order of the formulas' parameters.
+    kinks : tuple of float, optional
+        Where the derivative jumps.
+    shown : mapping of str to float, optional
+        Attributes in the plot, where the default shows little.
+    onnx : str, optional
+        ONNX's operator and, behind it, those attributes of the function that it has: "Selu alpha gamma".
+    torch : str, optional
+        The name of its module in PyTorch or, where that has none, in `xpgrad_torch`.
+    """
+
+    name: str
+    formulas: tuple[Formula, Formula]
+    summary: str
+    equation: str
+    slope: str
+    source: str
+    examples: tuple[str, str]
+    residual: str = "X"
+    operands: Mapping[str, Operand] = field(default_factory=dict)
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    kinks: tuple[float, ...] = ()
+    shown: Mapping[str, float] = field(default_factory=dict)
+    onnx: str = ""
+    torch: str | None = None
+
+    @cached_property
+    def value(self) -> ElementwiseKernel:
+        """The forward's kernel."""
+        return self._kernel(self.name, self.formulas[0], "X")
+
+    @cached_property
+    def gradient(self) -> ElementwiseKernel:
+        """The kernel of X's gradient."""
+        return self._kernel(f"{self.name}_grad", self.formulas[1], "dY", self.residual)
+
+    def _kernel(self, operator: str, formula: Formula, *arrays: str) -> ElementwiseKernel:
+        checks = [(name, one.check) for name, one in self.attributes.items() if one.check]
+        names = (*arrays, *self.operands)
+        return ElementwiseKernel(operator, names, formula, arrays[-1], [*self.operands], checks=checks)
+
+    def gradients(self, arrays: Sequence[Any], wrt: Iterable[str] | None, out: Any) -> list[Any]:
+        """The gradients of X and of the operands, None for those that are not wanted; `out` is for X's."""
+        operator = f"{self.name}_grad"
+        check_given(operator, dict(zip(("dY", "X", *self.operands), arrays, strict=True)))
+        wanted = check_wrt(operator, wrt, ("X", *self.operands))
+        if out is not None and "X" not in wanted:
+            raise ValueError(f"{operator}: out is given, expected 'X' in wrt: out is for dX")
+        # those of operands first: out may be the memory of dY or X
+        others = [self._of_operand(name, arrays) if name in wanted else None for name in self.operands]
+        return [self.gradient(arrays, (), out) if "X" in wanted else None, *others]
+
+    def _of_operand(self, name: str, arrays: Sequence[Any]) -> Any:
+        """The gradient of an operand: what its elements add, summed over all that share a value."""
+        computation, operand = self.gradient.check(arrays), self.operands[name]
+        named = dict(zip(("dY", "X", *self.operands), arrays, strict=True))
+        xp, engine = computation.xp, computation.engine
+        terms = engine.elementwise(operand.formula, [computation.lift(named[key]) for key in operand.taken])
+        shape = tuple(named[name].shape)
+        first = terms.ndim - len(shape)
+        axes = (*range(first), *(first + axis for axis, size in enumerate(shape) if size == 1))
+        with engine.quiet():
+            total = xp.sum(terms, axis=axes, keepdims=True) if axes else terms
+        return computation.lower(xp.reshape(total, shape))
+
+    # --- what is said of it
+
+    def forward(self, function: _Function) -> _Function:
+        """Give the forward its docstring, and declare it."""
+        DECLARED[self.name] = self
+        result = "array, shape (...)\n    Y, of X's shape and dtype."
+        return self._document(function, self.summary, self.equation, _INPUT, result, _SHOWN)
+
+    def backward(self, function: _Function) -> _Function:
+        """Give the gradient its docstring."""
+        residual = _SHOWN if self.residual == "X" else f"xpgrad.{self.name}({_SHOWN})"
+        result = (
+            f"array, shape (...)\n    dX, the cotangent of the input, of {self.residual}'s shape and dtype."
+        )
+        if self.operands:
+            names = ", ".join(["dX", *(f"d{name}" for name in self.operands)])
+            kind = str(function.__annotations__["return"]).partition("[")[0]
+            result = f"{kind}\n    ``({names})``; those of operands sum over all elements that share a value."
+        return self._document(
+            function, f"Gradient of `{self.name}`.", self.slope,
+            _COTANGENT + _RESIDUALS[self.residual].format(name=self.name), result,
+            f"np.asarray([1.0, 2.0]), {residual}",
+        )  # fmt: skip
+
+    def _document(
+        self, function: _Function, summary: str, equation: str, arrays: str, result: str, given: str
+    ) -> _Function:
+        name, is_gradient = function.__name__, function.__name__ != self.name
+        described = [_OPERAND.format(name=key, about=operand.about) for key, operand in self.operands.items()]
+        described += [f"{key} : {one.kind}\n    {one.about}\n" for key, one in self.attributes.items()]
+        if self.operands and is_gradient:
+            described.append(_WANTED.format(names=", ".join(f'"{key}"' for key in ("X", *self.operands))))
+        given = ", ".join([given, *(f"np.asarray([{operand.shown}])" for operand in self.operands.values())])
+        example = f">>> from xpgrad import {name}\n>>> {name}({given}).round(4)"
+        if "xpgrad." in given:
+            example = f">>> import xpgrad\n{example}"
+        if self.operands and is_gradient:
+            example = f">>> from xpgrad import {name}\n>>> [g.round(4) for g in {name}({given})]"
+        function.__doc__ = _DOCSTRING.format(
+            summary=summary, equation=equation, arguments="".join([arrays, *described]), result=result,
+            source=self.source, example=example, expected=self.examples[is_gradient],
+        )  # fmt: skip
+        return function
+
+
+DECLARED: dict[str, Declaration] = {}
+"""The elementwise operators by name, in the order of their functions."""
