@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -179,48 +179,44 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
                     yield parent, field, place
 
 
-def _drawn(
-    path: Path, lines: Sequence[str], about: re.Pattern[str] | None
-) -> Iterator[tuple[ast.Module, ast.AST, str, int | None]]:
-    """The places in lines that are about something, with the tree that they are in."""
-    tree = ast.parse(path.read_text())
-    for parent, field, place in places(tree):
-        node = getattr(parent, field) if place is None else getattr(parent, field)[place]
-        if about is None or about.search(lines[getattr(node, "lineno", 1) - 1]):
-            yield tree, parent, field, place
-
-
 def draw(path: Path, rng: random.Random, about: re.Pattern[str] | None = None) -> str | None:
     """The file's text with one edit, in a line that is about something; formatting and comments are lost.
 
-    None where it has no such line.
+    None where no such line can be edited.
     """
-    lines = path.read_text().splitlines()
-    count = len([*_drawn(path, lines, about)])
-    while count:
-        tree, parent, field, place = next(
-            itertools.islice(_drawn(path, lines, about), rng.randrange(count), None)
-        )
-        value = getattr(parent, field)
-        found = list(edits(value if place is None else value[place]))
+    source = path.read_text()
+    lines, unedited = source.splitlines(), ast.unparse(ast.parse(source))
+    numbers = [
+        number
+        for number, (parent, field, place) in enumerate(places(ast.parse(source)))
+        if about is None or about.search(lines[getattr(_at(parent, field, place), "lineno", 1) - 1])
+    ]
+    rng.shuffle(numbers)
+    for number in numbers:
+        tree = ast.parse(source)  # an edit changes it
+        parent, field, place = next(itertools.islice(places(tree), number, None))
+        found = [new for new in edits(_at(parent, field, place)) if new or field in ("body", "orelse")]
         if not found:
             continue
-        new = rng.choice(found)
-        if new is None and (place is None or field not in ("body", "orelse")):
-            continue
-        new = ast.Pass() if new is None else new
+        new = rng.choice(found) or ast.Pass()
         if place is None:
             setattr(parent, field, new)
         else:
-            value[place] = new
+            getattr(parent, field)[place] = new
         try:
             text = ast.unparse(ast.fix_missing_locations(tree))
             compile(text, str(path), "exec")
         except (SyntaxError, ValueError):
             continue
-        if text != ast.unparse(ast.parse(path.read_text())):
+        if text != unedited:
             return text
     return None
+
+
+def _at(parent: ast.AST, field: str, place: int | None) -> ast.AST:
+    value = getattr(parent, field)
+    found: ast.AST = value if place is None else value[place]
+    return found
 
 
 def tests_of(name: str) -> list[str]:
