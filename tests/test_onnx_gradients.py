@@ -118,6 +118,20 @@ def check_standard(model: Any, wrt: list[str], feeds: dict[str, Any], expected: 
         assert worst(result, expected[name]) < 1e-12, name
 
 
+def test_gradients_are_results_of_nodes_and_no_copies_of_them() -> None:
+    """Copying a large gradient takes as long as its product. One that two parameters share is copied once."""
+    nodes = [node("Gemm", "x W b", "p"), node("LayerNormalization", "p s", "n"), node("Sub", "n c", "m")]
+    nodes += [node("Add", "m d", "y")]
+    weights = {"W": draw(4, 5), "b": draw(5), "s": draw(5), "c": draw(2, 5), "d": draw(2, 5)}
+    for standard in (False, True):
+        training = gradient_model(build(nodes, {"x": draw(2, 4)}, "y", weights), standard=standard)
+        copies = [n for n in training.graph.node if n.op_type == "Identity"]
+        assert [n.output[0] for n in copies] == ["d_grad"]  # the cotangent, an input
+    both = build([node("Add", "a b", "s"), node("Mul", "s s", "y")], {}, "y", {"a": draw(3), "b": draw(3)})
+    copies = [n for n in check(both, {}).graph.node if n.op_type == "Identity"]
+    assert [(n.input[0], n.output[0]) for n in copies] == [("a_grad", "b_grad")]
+
+
 # --- rules --------------------------------------------------------------------------------------------------
 
 UNARY = {

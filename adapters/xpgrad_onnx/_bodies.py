@@ -14,7 +14,7 @@ from onnx import defs, helper, inliner
 
 from xpgrad_onnx._graph import Graph, attributes_of
 from xpgrad_onnx._rules.table import REASONS, refuse
-from xpgrad_onnx._scopes import all_nodes, set_nodes, subgraphs
+from xpgrad_onnx._scopes import all_nodes, name_results, set_nodes, subgraphs
 from xpgrad_onnx._terms import Term
 
 Body = Callable[[Graph, onnx.NodeProto], Sequence[Term | None]]
@@ -91,10 +91,10 @@ def _expand(graph: Graph, block: onnx.GraphProto, operators: set[str]) -> None:
         if node.domain == "" and node.op_type in operators:
             kind = graph.types.get(node.input[0], onnx.TensorProto.FLOAT)
             scope.dtype = helper.tensor_dtype_to_np_dtype(kind)
-            results = BODIES[node.op_type](scope, node)
-            for result, name in zip(results, node.output, strict=False):
-                if name and result is not None:
-                    scope.put(helper.make_node("Identity", [result.name], [name]))
+            before = len(scope.nodes)
+            results = zip(BODIES[node.op_type](scope, node), node.output, strict=False)
+            pairs = [(result.name, name) for result, name in results if name and result is not None]
+            scope.nodes += name_results(scope.nodes[before:], pairs)
         else:
             scope.nodes.append(node)
     set_nodes(block, scope.nodes)

@@ -19,7 +19,7 @@ from xpgrad_onnx._parameters import UNREACHED, parameters
 from xpgrad_onnx._refusals import check_all_fixed, check_rules, cut_off, hindrance
 from xpgrad_onnx._reverse import Parts, accumulate, depending, nodes_on, path, smooth_sources, total
 from xpgrad_onnx._rules.table import RULES
-from xpgrad_onnx._scopes import all_nodes
+from xpgrad_onnx._scopes import all_nodes, name_results
 from xpgrad_onnx._standard import standardize
 
 _LOSSES = ("cross_entropy", "mse", "bce_with_logits")
@@ -269,10 +269,12 @@ def _with_rules(graph: Graph, seeds: Iterable[str], wanted: Sequence[str]) -> Gr
 def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str]) -> None:
     """Append the gradients to the graph, and declare them."""
     way = path(graph, graph.nodes, seeds, wanted)
+    before = len(graph.nodes)
     parts: Parts = {}
     for name, seed in seeds.items():
         parts.setdefault(name, []).append(_seed(graph, name, seed))
     accumulate(graph, way, parts)
+    results = []
     for name in wanted:
         kind, shape = graph.types[name], graph.shapes.get(name)
         gradient = _name(graph, f"{name}_grad")
@@ -280,8 +282,10 @@ def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str]) -
         if grad is None:  # a body showed that the result only jumps with it
             graph.dtype = helper.tensor_dtype_to_np_dtype(kind)
             grad = graph.zeros(graph.op("Shape", name))
-        graph.put(helper.make_node("Identity", [grad], [gradient]))
+        results.append((grad, gradient))
+        graph.cotangents[gradient] = name
         graph.proto.output.append(helper.make_tensor_value_info(gradient, kind, shape))
+    graph.nodes += name_results(graph.nodes[before:], results)
     _declare(graph, wanted)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
+from onnx import helper
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -102,6 +103,25 @@ def _rename(graph: onnx.GraphProto, outer: dict[str, str], used: set[str]) -> No
         value.name = names.get(value.name, value.name)
     for value in graph.value_info:
         value.name = names.get(value.name, value.name)
+
+
+def name_results(nodes: Sequence[onnx.NodeProto], results: Iterable[tuple[str, str]]) -> list[onnx.NodeProto]:
+    """Give results of these nodes other names: pairs of an old one and a new one. Nothing else may read them.
+
+    Returns nodes that copy: what is no result of these nodes, or has a new name already.
+    """
+    made = {name for node in nodes for name in node.output}
+    names: dict[str, str] = {}
+    copies = []
+    for old, new in results:
+        if old in made and old not in names:
+            names[old] = new
+        else:
+            copies.append(helper.make_node("Identity", [names.get(old, old)], [new], name=f"{new}_node"))
+    for node in nodes:
+        node.output[:] = [names.get(name, name) for name in node.output]
+    rename_inputs(nodes, names)
+    return copies
 
 
 def rename_inputs(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ The kernels run on arrays that stand for the graph's tensors (`_arrays`), with a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall
 from xpgrad_onnx._folding import simplified
 from xpgrad_onnx._graph import Graph, attributes_of, describe
 from xpgrad_onnx._operators import DEFINITIONS
-from xpgrad_onnx._scopes import all_nodes, reads, set_nodes, subgraphs
+from xpgrad_onnx._scopes import all_nodes, name_results, reads, set_nodes, subgraphs
 from xpgrad_onnx._sizes import Size, symbol
 
 _STANDARD = ("", "ai.onnx")
@@ -177,21 +177,12 @@ class _Translation:
     def _translate(self, node: onnx.NodeProto, definition: Any, scope: Scope) -> None:
         """Put a node of another domain, as its kernel writes it."""
         before = len(scope.nodes)
-        outputs = self._outputs(node, definition)
-        renamed: dict[str, str] = {}
-        made = {name for written in scope.nodes[before:] for name in written.output}
-        for name, array in zip(node.output, outputs, strict=False):
-            if not name:
-                continue
-            if array.name in made and array.name not in renamed:
-                renamed[array.name] = name
-            else:
-                source = renamed.get(array.name, array.name)
-                scope.nodes.append(helper.make_node("Identity", [source], [name], name=f"{name}_node"))
+        arrays = zip(self._outputs(node, definition), node.output, strict=False)
+        outputs = [(array, name) for array, name in arrays if name]
+        results = [(array.name, name) for array, name in outputs]
+        scope.nodes += name_results(scope.nodes[before:], results)
+        for array, name in outputs:
             self._made[name] = scope.tensor(name, array.dtype, array.shape)
-        if renamed:
-            for written in scope.nodes[before:]:
-                _rename(written, renamed)
 
     def _outputs(self, node: onnx.NodeProto, definition: Any) -> Sequence[Any]:
         if not isinstance(definition, Definition):
@@ -202,17 +193,6 @@ class _Translation:
         attributes = attributes_of(node)
         call = NodeCall(definition.name, given, attributes, wanted, self._graph.opset, True)
         return definition.compute(call)
-
-
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Other names for some tensors, in subgraphs too."""
-    for row in (node.input, node.output):
-        for place, name in enumerate(row):
-            if name in names:
-                row[place] = names[name]
-    for graph in subgraphs(node):
-        for inner in graph.node:
-            _rename(inner, names)
 
 
 # --- operators of which no kernel computes arrays of numbers -----------------------------------------------
