@@ -167,6 +167,47 @@ def test_global_max_pool() -> None:
     check(model, {"x": draw(2, 3, 4, 2)})
 
 
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_global_lp_pool(p: int) -> None:
+    model = build([node("GlobalLpPool", "x", "y", p=p)], {"x": draw(2, 3, 4, 2)}, "y", {})
+    check(model, {"x": draw(2, 3, 4, 2)})
+
+
+def max_roi_pool(x: np.ndarray, rois: np.ndarray, cells: tuple[int, int], scale: float) -> np.ndarray:
+    """Each cell's maximum; the ends of regions are rounded, and belong to them."""
+    y = np.zeros((len(rois), x.shape[1], *cells))
+    for k, (image, *ends) in enumerate(rois):
+        left, top, right, bottom = (int(np.sign(e) * np.floor(abs(e * scale) + 0.5)) for e in ends)
+        for i, j in np.ndindex(*cells):
+            height, width = max(bottom - top + 1, 1) / cells[0], max(right - left + 1, 1) / cells[1]
+            rows = slice(*(max(0, int(n) + top) for n in (np.floor(i * height), np.ceil((i + 1) * height))))
+            columns = slice(*(max(0, int(n) + left) for n in (np.floor(j * width), np.ceil((j + 1) * width))))
+            part = x[int(image), :, rows, columns]
+            y[k, :, i, j] = part.max(axis=(1, 2)) if part.size else 0
+    return y
+
+
+@pytest.mark.parametrize("opset", [17, 22])
+def test_max_roi_pool(opset: int) -> None:
+    """With regions that begin or end outside, halves, and cells of nothing."""
+    x, scale = draw(2, 3, 7, 6), 0.5
+    rois = np.asarray([[0, 0, 0, 11, 13], [1, 3, 1, 7, 9], [0, -5, 4, 3, 5], [1, 9, 20, 30, 25.0]])
+    nodes = [node("MaxRoiPool", "x rois", "y", pooled_shape=[3, 2], spatial_scale=scale)]
+    model = build(nodes, {"x": x, "rois": rois}, "y", {}, opset)
+    expected = max_roi_pool(x, rois, (3, 2), scale)
+    assert (expected == 0).any()
+    dY = draw(*expected.shape, seed=3)
+    (jacobian,) = numerical_jacobian(lambda x: max_roi_pool(x, rois, (3, 2), scale), {"x": x}, "x", step=1e-6)
+    dX = np.tensordot(dY, jacobian, axes=dY.ndim)
+    for standard in (False, True):
+        training = gradient_model(model, ["x"], standard=standard)
+        found = run(training, {"x": x, "rois": rois, "y_grad": dY})
+        assert np.array_equal(found["y"], expected)
+        assert worst(found["x_grad"], dX) < 1e-7
+    with pytest.raises(ValueError, match="MaxRoiPool has regions to differentiate"):
+        gradient_model(model, ["rois"])
+
+
 @pytest.mark.parametrize(
     ("name", "opset"), [("Gelu", 20), ("Gelu, tanh", 20), ("Swish", 24), ("Swish, defaults", 24)]
 )

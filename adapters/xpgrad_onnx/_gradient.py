@@ -36,8 +36,8 @@ def gradient_model(
 ) -> onnx.ModelProto:
     r"""The training graph of a model: its outputs, a loss, and the gradients of its parameters.
 
-    Every floating-point operator of ai.onnx but MaxRoiPool has a gradient; functions are differentiated
-    through their bodies, If in both branches, Loop and Scan from the last step to the first.
+    Every floating-point operator of ai.onnx has a gradient; functions are differentiated through their
+    bodies, If in both branches, Loop and Scan from the last step to the first.
 
     Parameters
     ----------

@@ -178,6 +178,41 @@ def _roi_align(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     return [total if largest else total / count**2]
 
 
+@body("MaxRoiPool")
+def _max_roi_pool(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    """The maximum over the rows of each cell, then over its columns; equal maxima share a cotangent."""
+    attributes = attributes_of(node)
+    X, rois = (Term(graph, name) for name in node.input)
+    numbers = rois.of("Gather", graph.constant(0), axis=1).of("Cast", to=onnx.TensorProto.INT64)
+    Y, nothing = X.of("Gather", numbers, axis=0), float(np.finfo(graph.dtype).min)
+    for k, cells in enumerate(attributes["pooled_shape"]):
+        inside = _cells(X, rois, k, cells, attributes.get("spatial_scale", 1.0))
+        inside = inside.of("Unsqueeze", graph.constant([1, 4] if k == 0 else [1, 2]))
+        Y = Y.of("Unsqueeze", graph.constant([2 + k])).where(inside, nothing)
+        if graph.opset < 18:
+            Y = Y.of("ReduceMax", axes=[3 + k], keepdims=0)
+        else:
+            Y = Y.of("ReduceMax", graph.constant([3 + k]), keepdims=0)
+    return [Y.where(Y.of("Greater", nothing))]  # an empty cell is zero
+
+
+def _cells(X: Term, rois: Term, axis: int, count: int, scale: float) -> Term:
+    """Which places along an axis the cells of the regions have: (R, cells, size)."""
+    graph = X.graph
+    ends = [rois.of("Gather", graph.constant([place - axis]), axis=1) * scale for place in (2, 4)]
+    first, last = (x.of("Sign") * (x.of("Abs") + 0.5).of("Floor") for x in ends)  # halves away from zero
+    cell = (last - first + 1.0).of("Max", 1.0) / count
+    size, length = _size(X, 2 + axis)
+    steps = (Term(graph, graph.constant(np.arange(count) + k, graph.dtype)) for k in (0, 1))
+    low, high = (cell * step for step in steps)
+    over, zero, one = graph.constant([2]), graph.constant(0), graph.constant(1)
+    low, high = ((x + first).of("Max", 0.0).of("Min", length) for x in (low.of("Floor"), high.of("Ceil")))
+    places = Term(graph, graph.op("Range", zero, size.name, one))
+    places = places.of("Cast", to=helper.np_dtype_to_tensor_dtype(graph.dtype))
+    before = places.of("Less", low.of("Unsqueeze", over))
+    return before.of("Not").of("And", places.of("Less", high.of("Unsqueeze", over)))
+
+
 def _optional(graph: Graph, node: onnx.NodeProto, first: int, count: int) -> list[Term | None]:
     """So many optional operands from number `first` on; None for absent ones."""
     names = [*node.input[first : first + count], *[""] * count][:count]
