@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import load_op
 
 MICROSOFT = "com.microsoft"
 
@@ -48,8 +49,29 @@ class Definition(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: tuple[str, ...]
-    compute: Callable[[NodeCall], tuple]
-    """Returns the outputs in order; None for one that nobody wanted."""
+    compute: Callable[[NodeCall], Any]
+    """Returns a tuple of the outputs in order, with None for one that nobody wanted.
+
+    Or it returns NotImplemented: onnx's own implementation computes the node then.
+    """
+
+
+DEFINITIONS: list[Definition] = []
+
+_Compute = Callable[[NodeCall], Any]
+
+
+def define(
+    domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
+) -> Callable[[_Compute], _Compute]:
+    """Register a function as an operator."""
+
+    def put(compute: _Compute) -> _Compute:
+        operands = tuple(inputs.split()), tuple(outputs.split()), tuple(attributes.split())
+        DEFINITIONS.append(Definition(domain, name, *operands, compute))
+        return compute
+
+    return put
 
 
 def operator_class(definition: Definition, exact: bool) -> type[OpRun]:
@@ -105,6 +127,9 @@ class _Node(OpRun):
             self.exact,
         )
         outputs = definition.compute(call)
+        if outputs is NotImplemented:
+            own = load_op(definition.domain, definition.name, self._opset)
+            return tuple(own(node, self.run_params).run(*arrays))
         absent = np.zeros(0, dtype=np.float32)
         return tuple(
             absent if array is None else np.asarray(array) for array in outputs[: max(1, len(node.output))]

@@ -7,26 +7,24 @@ of operators that ONNX Runtime cannot differentiate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from array_api_compat import array_namespace
-from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import xpgrad
 from xpgrad._axes import gradient_name
 from xpgrad._declaration import DECLARED
 from xpgrad._words import Peephole
-from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall, operator_class
+from xpgrad_onnx import _numpy_operators as _numpy_operators  # registers its operators
+from xpgrad_onnx._call import DEFINITIONS, MICROSOFT, NodeCall, operator_class
+from xpgrad_onnx._call import define as _define
 from xpgrad_onnx._loop import Loop
 
 DOMAIN = "xpgrad"
 """The domain of the operators that ONNX and ONNX Runtime do not have."""
-
-DEFINITIONS: list[Definition] = []
 
 
 def operators(exact: bool = False) -> list[type[OpRun]]:
@@ -66,19 +64,6 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
     if not isinstance(exact, bool):
         raise TypeError(f"operators: exact is a {type(exact).__name__}, expected a bool")
     return [*(operator_class(definition, exact) for definition in DEFINITIONS), Loop]
-
-
-def _define(
-    domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
-) -> Callable[[Callable[[NodeCall], tuple]], Callable[[NodeCall], tuple]]:
-    """Register a function as an operator."""
-
-    def put(compute: Callable[[NodeCall], tuple]) -> Callable[[NodeCall], tuple]:
-        operands = tuple(inputs.split()), tuple(outputs.split()), tuple(attributes.split())
-        DEFINITIONS.append(Definition(domain, name, *operands, compute))
-        return compute
-
-    return put
 
 
 # --- recurrent operators ------------------------------------------------------------------------------------
@@ -241,79 +226,6 @@ def _conv_grad(call: NodeCall) -> tuple:
 @_define(DOMAIN, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
 def _conv_transpose_grad(call: NodeCall) -> tuple:
     return xpgrad.conv_transpose_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call))
-
-
-@_define(
-    "", "MaxPool", "X", "Y indices",
-    "auto_pad ceil_mode dilations kernel_shape pads storage_order strides",
-)  # fmt: skip
-def _max_pool(call: NodeCall) -> tuple:
-    """Onnx's own for images without indices: it has these wrong with strides of 1, and fails with volumes."""
-    X, a = call.inputs["X"], call.attributes
-    if "indices" not in call.wanted and X.ndim < 5:
-        return _by_onnx("MaxPool", X, ["Y"], a)
-    windows, places = X, np.zeros((), dtype=np.int64)
-    rank, lowest = X.ndim - 2, -np.inf if X.dtype.kind == "f" else np.iinfo(X.dtype).min
-    memory = [int(np.prod(X.shape[k + 3 :] if not a.get("storage_order") else X.shape[2 : k + 2]))
-              for k in range(rank)]  # fmt: skip
-    inside = np.ones((), dtype=bool)
-    for k in range(rank):  # each axis becomes two: windows, and the places within one
-        read = _read_places(a, k, rank, X.shape[2 + k])
-        windows = np.take(windows, np.clip(read, 0, X.shape[2 + k] - 1), axis=2 + 2 * k)
-        inside = inside[..., None, None] & ((read >= 0) & (read < X.shape[2 + k]))
-        places = places[..., None, None] + read * memory[k]
-    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
-    inside, places = np.transpose(inside, order), np.transpose(places, order)
-    windows = np.transpose(windows, [0, 1, *(k + 2 for k in order)])
-    windows = np.where(inside, windows, np.asarray(lowest, dtype=X.dtype))
-    flat = (*windows.shape[: 2 + rank], -1)
-    first = np.argmax(np.reshape(windows, flat), axis=-1)[..., None]
-    Y = np.take_along_axis(np.reshape(windows, flat), first, -1)[..., 0]
-    places = np.broadcast_to(places, windows.shape)
-    indices = np.take_along_axis(np.reshape(places, flat), first, -1)[..., 0]
-    planes = np.reshape(np.arange(X.shape[0] * X.shape[1]), (*X.shape[:2], *[1] * rank))
-    return Y, indices + planes * int(np.prod(X.shape[2:]))
-
-
-def _read_places(attributes: Mapping[str, Any], axis: int, rank: int, size: int) -> np.ndarray:
-    """Where the windows of an axis read: a row for each window, a column for each place within."""
-    stride, dilation = (attributes.get(name, [1] * rank)[axis] for name in ("strides", "dilations"))
-    kernel, pads = attributes["kernel_shape"][axis], attributes.get("pads", [0] * 2 * rank)
-    reach, auto_pad = (kernel - 1) * dilation + 1, attributes.get("auto_pad", "NOTSET")
-    if auto_pad.startswith("SAME"):
-        count = -(-size // stride)
-        whole = max((count - 1) * stride + reach - size, 0)
-        before = whole // 2 if auto_pad == "SAME_UPPER" else whole - whole // 2
-    else:
-        before, after = (pads[axis], pads[axis + rank]) if auto_pad == "NOTSET" else (0, 0)
-        rest = size + before + after - reach
-        up = bool(attributes.get("ceil_mode"))
-        count = (-(-rest // stride) if up else rest // stride) + 1
-        if up and (count - 1) * stride >= size + before:  # it would begin in the padding
-            count -= 1
-    return np.add.outer(np.arange(count) * stride - before, np.arange(kernel) * dilation)
-
-
-@_define("", "GatherElements", "data indices", "Y", "axis")
-def _gather_elements(call: NodeCall) -> tuple:
-    """Onnx's own reads from axes of at most 64 elements."""
-    X, indices, axis = call.inputs["data"], call.inputs["indices"], call.attributes.get("axis", 0)
-    axis %= X.ndim
-    part = tuple(slice(None) if k == axis else slice(0, n) for k, n in enumerate(indices.shape))
-    return (np.take_along_axis(X[part], indices, axis),)
-
-
-@_define("", "GlobalMaxPool", "X", "Y")
-def _global_max_pool(call: NodeCall) -> tuple:
-    """Onnx's own takes the maximum over two axes, however many there are."""
-    X = call.inputs["X"]
-    return (np.max(X, axis=tuple(range(2, X.ndim)), keepdims=True),)
-
-
-def _by_onnx(op_type: str, X: Any, outputs: list[str], attributes: Mapping[str, Any]) -> tuple:
-    """The result of onnx's own implementation."""
-    node = onnx.helper.make_node(op_type, ["X"], outputs, **attributes)
-    return tuple(ReferenceEvaluator(node).run(None, {"X": X}))
 
 
 # --- activations --------------------------------------------------------------------------------------------

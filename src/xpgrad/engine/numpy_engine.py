@@ -78,7 +78,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         """Matrix product, or those of stacks, straight into the target if given."""
         if target is None:
             batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            target = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype)
+            target = result_array((*batch, a.shape[-2], b.shape[-1]), a.dtype)
         self._write_product(a, b, target)
         return target
 
