@@ -98,6 +98,11 @@ class _Node(OpRun):
         # onnx would use the schema's latest version, or that of another domain's operator of this name
         schema = onnx.defs.get_schema(self.definition.name, self._opset, domain) if domain == "" else False
         super().__init__(onnx_node, run_params, schema)
+        self._names = _names_of_inputs(self.definition, list(onnx_node.input))
+        self._outputs = _checked_outputs(self.definition, list(onnx_node.output))
+        self._wanted = frozenset(
+            name for name, given in zip(self.definition.outputs, self._outputs, strict=False) if given
+        )
 
     def run(self, *args: Any, **options: Any) -> tuple[Any, ...]:
         """The node's outputs.
@@ -106,53 +111,58 @@ class _Node(OpRun):
         their missing inputs by that name.
         """
         results = super().run(*args, **options)
-        return tuple(
-            result if name else None for name, result in zip(self.onnx_node.output, results, strict=True)
-        )
+        return tuple(result if name else None for name, result in zip(self._outputs, results, strict=True))
 
     def _run(self, *arrays: Any, **attributes: Any) -> tuple[Any, ...]:
         definition = self.definition
-        node = self.onnx_node
-        if len(node.output) > len(definition.outputs) and not definition.outputs[-1].endswith("*"):
-            raise ValueError(
-                f"{definition.name}: the node has {len(node.output)} outputs, expected at most "
-                f"{len(definition.outputs)}: {', '.join(definition.outputs)}"
-            )
         call = NodeCall(
             definition.name,
-            _named_inputs(definition, node, arrays),
+            self._named_inputs(arrays),
             _plain_attributes(definition, attributes),
-            frozenset(name for name, given in zip(definition.outputs, node.output, strict=False) if given),
+            self._wanted,
             self._opset,
             self.exact,
         )
         outputs = definition.compute(call)
         if outputs is NotImplemented:
             own = load_op(definition.domain, definition.name, self._opset)
-            return tuple(own(node, self.run_params).run(*arrays))
-        absent = np.zeros(0, dtype=np.float32)
-        return tuple(
-            absent if array is None else np.asarray(array) for array in outputs[: max(1, len(node.output))]
-        )
+            return tuple(own(self.onnx_node, self.run_params).run(*arrays))
+        given = outputs[: max(1, len(self._outputs))]
+        return tuple(_ABSENT if array is None else np.asarray(array) for array in given)
+
+    def _named_inputs(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
+        definition = self.definition
+        if definition.inputs[-1].endswith("*"):
+            return {definition.inputs[-1].removesuffix("*"): list(arrays)}
+        pairs = zip(self._names, arrays, strict=True)
+        given = {name: array for name, array in pairs if name and array is not None}
+        for name in definition.inputs:
+            if name not in given and not name.endswith("?"):
+                raise ValueError(f"{definition.name}: {name} is missing, expected an array")
+        return given
 
 
-def _named_inputs(definition: Definition, node: onnx.NodeProto, arrays: tuple[Any, ...]) -> dict[str, Any]:
+_ABSENT = np.zeros(0, dtype=np.float32)
+
+
+def _names_of_inputs(definition: Definition, given: list[str]) -> list[str]:
+    """The operator's names of a node's inputs; "" for one that is left out."""
     names = [name.removesuffix("?") for name in definition.inputs]
-    if names[-1].endswith("*"):
-        return {names[-1].removesuffix("*"): list(arrays)}
-    if len(arrays) > len(names):
+    if len(given) > len(names) and not names[-1].endswith("*"):
         raise ValueError(
-            f"{definition.name}: the node has {len(arrays)} inputs, expected at most {len(names)}: "
+            f"{definition.name}: the node has {len(given)} inputs, expected at most {len(names)}: "
             f"{', '.join(names)}"
         )
-    given = {
-        name: array
-        for name, array, label in zip(names, arrays, node.input, strict=False)
-        if label and array is not None
-    }
-    for name in definition.inputs:
-        if not name.endswith("?") and name not in given:
-            raise ValueError(f"{definition.name}: {name} is missing, expected an array")
+    return [name if label else "" for name, label in zip(names, given, strict=False)]
+
+
+def _checked_outputs(definition: Definition, given: list[str]) -> list[str]:
+    """A node's outputs, if it has no more than the operator."""
+    if len(given) > len(definition.outputs) and not definition.outputs[-1].endswith("*"):
+        raise ValueError(
+            f"{definition.name}: the node has {len(given)} outputs, expected at most "
+            f"{len(definition.outputs)}: {', '.join(definition.outputs)}"
+        )
     return given
 
 

@@ -10,10 +10,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from xpgrad_onnx._call import MICROSOFT
+from xpgrad_onnx._equal_sizes import Shape, with_equal_sizes
 from xpgrad_onnx._opsets import opset_of
 from xpgrad_onnx._scopes import all_nodes, fresh, nested_names, set_nodes, subgraphs
-
-Shape = tuple[int | str | None, ...]
 
 
 def facts_of(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, Shape]]:
@@ -27,7 +26,7 @@ def facts_of(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, Shape]]:
         for tensor in graph.initializer:
             types[tensor.name] = tensor.data_type
             shapes[tensor.name] = tuple(tensor.dims)
-    return types, shapes
+    return types, with_equal_sizes(all_nodes(inferred.node), shapes)
 
 
 def _learn(value: onnx.ValueInfoProto, types: dict[str, int], shapes: dict[str, Shape]) -> None:
