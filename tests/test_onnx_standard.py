@@ -198,6 +198,28 @@ def test_images_of_any_size() -> None:
             assert worst(result, expected) < 2e-5
 
 
+@pytest.mark.parametrize("height", ["H", "?"])
+def test_layers_behind_layers_that_change_sizes(height: str) -> None:
+    """Of inner sizes only onnx's inference knows a name: that they may be equal is not that they are."""
+    weights = {"V": draw(2, 2, 5, 4), "W": draw(3, 2, 5, 3), "b": draw(3)}
+    model = with_weights(
+        f"""g (float[1, 2, {height}, W] x) => (float[1, 3, P, Q] y, float[R, S] z) {{
+            a = Conv<strides = [2, 2], pads = [2, 2, 2, 2]>(x, V)
+            c = Conv<strides = [2, 3], pads = [2, 1, 2, 0]>(a, W, b)
+            y = Sigmoid(c)
+            m = AveragePool<kernel_shape = [2, 2], strides = [2, 1], pads = [0, 1, 1, 0]>(a)
+            z = Flatten<axis = 3>(m)
+        }}""",
+        weights,
+    )
+    feeds = []
+    for size in ((4, 4), (7, 9), (12, 8)):
+        x = draw(1, 2, *size)
+        y, z = ReferenceEvaluator(model, new_ops=operators()).run(None, {"x": x})
+        feeds.append({"x": x, "y_grad": draw(*y.shape), "z_grad": draw(*z.shape)})
+    check(model, feeds, ["x", *weights])
+
+
 # --- a network of convolutions on ONNX Runtime --------------------------------------------------------------
 
 

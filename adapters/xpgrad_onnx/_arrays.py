@@ -14,7 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from xpgrad_onnx._scopes import reads
-from xpgrad_onnx._sizes import Atom, Quotient, Size, Symbol
+from xpgrad_onnx._sizes import Atom, Quotient, Size, Symbol, same_shape, same_size
 
 _current: ContextVar[Scope] = ContextVar("xpgrad_onnx_scope")
 _MOST_PARTS = 8  # equal parts of an axis that one Split makes; more are single slices
@@ -233,7 +233,7 @@ class GraphArray:
             for size in sizes:
                 rest = rest if size == -1 else rest * size
             sizes[sizes.index(-1)] = self.size // rest
-        if tuple(sizes) == self.shape:
+        if same_shape(sizes, self.shape):
             return self
         if self.fill is not None:
             return GraphArray(self.scope, self.dtype, tuple(sizes), fill=self.fill)
@@ -276,7 +276,7 @@ class GraphArray:
                 number = int(item)
                 item = slice(number, None if number == -1 else number + 1)
             start, stop, step, count = _bounds(item, size)
-            if step != 1 or count != size or start != 0:
+            if step != 1 or start != 0 or not same_size(count, size):
                 found.append((axis, start, stop, step))
                 shape[axis] = count
         if not found:
@@ -402,7 +402,9 @@ def _bounds(item: slice, size: Dimension) -> tuple[Dimension, Dimension, int, Di
         default if n is None else n if n >= 0 else size + n
         for n, default in ((item.start, 0), (item.stop, size))
     )
-    stop = size if stop >= size else stop
+    beyond = stop - size
+    if isinstance(beyond, int) and beyond > 0:
+        stop = size
     count: Any = stop - start
     return start, stop, step, count if step == 1 else (count + step - 1) // step
 
@@ -427,16 +429,12 @@ def elementwise(op_type: str, operands: Sequence[Any], dtype: Any = None) -> Gra
     if op_type in _NUMBERS and all(array.fill is not None for array in given):
         fill = _NUMBERS[op_type](*(array.dtype.type(array.fill) for array in given))
         return GraphArray(like.scope, kind, shape, fill=fill)
-    enough = any(array.fill is None and _same(array.shape, shape) for array in given)
+    enough = any(array.fill is None and same_shape(array.shape, shape) for array in given)
     inputs = [
         array.scope.constant(array.fill, array.dtype) if enough and array.fill is not None else array
         for array in given
     ]
     return like.scope.emit(op_type, inputs, kind, shape)[0]
-
-
-def _same(shape: Sequence[Dimension], other: Sequence[Dimension]) -> bool:
-    return tuple(shape) == tuple(other)
 
 
 def as_array(value: Any, like: GraphArray) -> GraphArray:

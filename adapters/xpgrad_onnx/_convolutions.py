@@ -85,7 +85,7 @@ def _behind(g: ConvGeometry, axis: int) -> Any:
     for product in steps.terms if isinstance(steps, Size) else ():
         for atom in product:
             if isinstance(atom, Quotient):
-                whole = steps - Size.of(atom) if steps != Size.of(atom) else 0
+                whole = steps - Size.of(atom)
                 padded = atom.size + whole * atom.divisor
                 return padded - g.size[axis] - g.begin[axis] + (g.kernel[axis] - 1) * g.dilations[axis] + 1
     return end

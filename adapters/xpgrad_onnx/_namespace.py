@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad_onnx._arrays import Dimension, GraphArray, as_array, cast, current, elementwise, matmul
+from xpgrad_onnx._sizes import same_shape
 
 __array_api_version__ = "2024.12"
 
@@ -206,7 +207,7 @@ def stack(arrays: Sequence[GraphArray], axis: int = 0) -> GraphArray:
 
 def broadcast_to(x: GraphArray, shape: Sequence[Dimension]) -> GraphArray:
     """The array in a larger shape."""
-    if tuple(shape) == x.shape:
+    if same_shape(shape, x.shape):
         return x
     if x.fill is not None:
         return GraphArray(x.scope, x.dtype, tuple(shape), fill=x.fill)

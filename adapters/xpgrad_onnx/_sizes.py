@@ -2,13 +2,13 @@
 
 A kernel computes with them as with numbers: sums, products and quotients of sizes are sizes. Two sizes are
 equal if their difference is zero for all values of the symbols. A symbol that was only inferred, and is no
-size of the model's inputs, is equal to everything from 1 on that it may be. An order is that for large values
-of all symbols.
+size of the model's inputs, is equal to everything from 1 on that it may be: so checks pass, but what would do
+nothing to equal sizes is left out by `same_size` alone. An order is that for large values of all symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _LARGE = 1 << 20  # the value of a symbol where sizes are put in order
@@ -121,7 +121,7 @@ class Size:
             return rest == 0
         if isinstance(other, int) and other < 1:  # what has no elements is known to have none
             return False
-        return any(_is_inferred(atom) for product in rest.terms for atom in product)
+        return _is_inferred(rest)
 
     def __hash__(self) -> int:
         return self._hash
@@ -140,6 +140,17 @@ class Size:
 
     def __repr__(self) -> str:
         return " + ".join("*".join(_parts(key, c)) for key, c in self.terms.items())
+
+
+def same_size(size: Size | int, other: Size | int) -> bool:
+    """Whether two sizes are one for all values of the symbols, also of those that were only inferred."""
+    rest = size - other
+    return isinstance(rest, int) and rest == 0
+
+
+def same_shape(shape: Sequence[Size | int], other: Sequence[Size | int]) -> bool:
+    """The same for two shapes."""
+    return len(shape) == len(other) and all(map(same_size, shape, other))
 
 
 def symbol(name: str, inferred: bool = False) -> Size:
@@ -177,10 +188,10 @@ def _divided(terms: Terms, by: Terms) -> Terms | None:
     return quotient
 
 
-def _is_inferred(atom: Atom) -> bool:
-    if isinstance(atom, Symbol):
-        return atom.inferred
-    return any(_is_inferred(inner) for product in atom.size.terms for inner in product)
+def _is_inferred(size: Size) -> bool:
+    """Whether a symbol in it was only inferred."""
+    atoms = [atom for product in size.terms for atom in product]
+    return any(atom.inferred if isinstance(atom, Symbol) else _is_inferred(atom.size) for atom in atoms)
 
 
 def _number(size: Size | int) -> int:
