@@ -19,7 +19,8 @@ from xpgrad._plans import write_parts
 from xpgrad.engine import Formula, RowFormula
 from xpgrad.engine.programs.foreign import ForeignMachine
 from xpgrad.engine.programs.recorder import CannotRecordError
-from xpgrad_jax import _ffi
+from xpgrad_jax import _ffi, _partitioning
+from xpgrad_jax._partitioning import Axes, Labels, Shape
 from xpgrad_jax._scan import ScanEngine, inlined
 
 foreign_machine = ForeignMachine()
@@ -92,6 +93,10 @@ class _Whole:
         """What it computes, in any process."""
         return str(self._key)
 
+    def labels(self, shape: Shape, result: Shape) -> Labels:
+        """Of an array's axes those that may be split: none, the whole kernel is split."""
+        return (None,) * len(shape)
+
     def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
         """The result, written down."""
         return [self._compute(recorder, *arrays)]
@@ -110,6 +115,10 @@ class _Elements:
         numbers = [float(number).hex() for number in self._numbers]
         return f"{self.method} {_described(self._formula)} {numbers}"
 
+    def labels(self, shape: Shape, result: Shape) -> Labels:
+        """Of an array's axes those that may be split: all that are not broadcast."""
+        return tuple(f"axis{k}" if shape == result else None for k in range(len(shape)))
+
     def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
         """The results, written down."""
         return [recorder.elementwise(self._formula, arrays, self._numbers)]
@@ -119,6 +128,10 @@ class _RowFormulaWriter(_Elements):
     """Writes a row formula down."""
 
     method = "over_rows"
+
+    def labels(self, shape: Shape, result: Shape) -> Labels:
+        """Of an array's axes those that may be split: the rows."""
+        return ("row" if shape[0] == result[0] else None, None, None)
 
     def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
         """The results, written down."""
@@ -141,16 +154,42 @@ def _described(part: Any) -> str:
     return repr(part)
 
 
-def _run(work: Any, arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any] | None:
+def _run(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any] | None:
     """The results of some work as one call of a program; None where it has none."""
     given = [x for x in arrays if x is not None]
-    dtype = given[0].dtype
-    if dtype not in (jnp.float32, jnp.float64) or any(0 in x.shape for x in given):
+    if given[0].dtype not in (jnp.float32, jnp.float64) or any(0 in x.shape for x in given):
         return None
-    key = _key(work, [None if x is None else (tuple(x.shape), np.dtype(x.dtype)) for x in arrays])
+    if _key_of(work, arrays) is None:
+        return None
+    axes = _axes(work, given, shapes) if _partitioning.is_splitting() else None
+    if axes is None:
+        return _call(work, arrays, shapes)
+
+    def run(*parts: Any) -> list[Any]:
+        each = iter(parts)
+        made = _partitioning.shapes_of_results(axes, [x.shape for x in parts], shapes)
+        return _call(work, [None if x is None else next(each) for x in arrays], made)
+
+    return _partitioning.split(run, work.description(), axes, *given)
+
+
+def _axes(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> Axes | None:
+    """The axes of some work's arrays and results."""
+    operands, results = [tuple(x.shape) for x in arrays], [*shapes]
+    axes = Axes(*(tuple(work.labels(shape, shapes[0]) for shape in part) for part in (operands, results)))
+    return _partitioning.agreeing(axes, operands + results)
+
+
+def _call(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
+    """The results of some work on all of the arrays, for which it has a program."""
+    key, given = _key_of(work, arrays), [x for x in arrays if x is not None]
     if key is None:
-        return None
-    return _ffi.call(key, given, [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes])
+        raise CannotRecordError(f"no program for shapes {[x.shape for x in given]}")
+    return _ffi.call(key, given, [jax.ShapeDtypeStruct(shape, given[0].dtype) for shape in shapes])
+
+
+def _key_of(work: Any, arrays: Sequence[Any]) -> _ffi.Key | None:
+    return _key(work, [None if x is None else (tuple(x.shape), np.dtype(x.dtype)) for x in arrays])
 
 
 _keys: dict[str, _ffi.Key | None] = {}

@@ -23,10 +23,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 import xpgrad
 from xpgrad._plans import write_program
 from xpgrad.engine.programs.recorder import CannotRecordError
-from xpgrad_jax import _ffi
+from xpgrad_jax import _ffi, _partitioning
 from xpgrad_jax._batching import map_forward, map_gradient
 from xpgrad_jax._inline import foreign_machine, inlining
 from xpgrad_jax._kernel import Attributes, Kernel
+from xpgrad_jax._partitioning import varying
 
 Names = tuple[str, ...]
 _HALF = ("float16", "bfloat16")
@@ -48,11 +49,6 @@ gradient_p = _primitive("xpgrad_gradient_ffi_call")
 tangent_p = _primitive("xpgrad_tangent")
 
 
-def _varying(form: Any) -> frozenset[Any]:
-    """The axes of a mesh over which an array varies, where this version of JAX tells."""
-    return getattr(getattr(form, "manual_axis_type", None), "varying", frozenset())
-
-
 def _alike(arrays: Iterable[Any]) -> list[Any]:
     """Arrays that all vary over the same axes of a mesh, as JAX's own operations make theirs.
 
@@ -60,7 +56,7 @@ def _alike(arrays: Iterable[Any]) -> list[Any]:
     then the sum over the devices.
     """
     given = list(arrays)
-    axes = [_varying(jax.typeof(x)) for x in given]
+    axes = [varying(jax.typeof(x)) for x in given]
     together = frozenset[Any]().union(*axes)
     return [
         jax.lax.pcast(x, tuple(together - own), to="varying") if together - own else x
@@ -252,20 +248,22 @@ def _known_shapes(function: Callable[..., list[Any]], forms: tuple, params: tupl
 # --- rules
 
 
-def _abstract(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+def _abstract(primitive: Primitive, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     def rule(*avals: Any, **params: Any) -> list[Any]:
-        return [_of_form(y, avals[0]) for y in _shapes_of(function, avals, **params)]
+        results = _shapes_of(function, avals, **params)
+        if any(map(_partitioning.has_explicit_axes, avals)):
+            return _partitioning.typed(results, avals, _axes(primitive, avals, results, **params))
+        return [_of_form(y, avals[0]) for y in results]
 
     return rule
 
 
 def _of_form(y: Any, like: Any) -> Any:
     """The type of a result that varies over the same axes of a mesh as an operand."""
-    if not _varying(like):
+    if not varying(like):
         return jax.core.ShapedArray(y.shape, y.dtype)
     sharding = NamedSharding(like.sharding.mesh, PartitionSpec(*[None] * len(y.shape)))
-    varying = like.manual_axis_type
-    return jax.core.ShapedArray(y.shape, y.dtype, sharding=sharding, manual_axis_type=varying)
+    return jax.core.ShapedArray(y.shape, y.dtype, sharding=sharding, manual_axis_type=like.manual_axis_type)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -280,7 +278,7 @@ def _abstract_tangent(
     *avals: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes
 ) -> list[Any]:
     """A tangent has its output's form. Reverse mode asks for no more, so a form is never refused."""
-    return [y.to_tangent_aval() for y in _abstract(_plain_forward)(
+    return [y.to_tangent_aval() for y in _abstract(forward_p, _plain_forward)(
         *avals[: len(present)], kernel=kernel, present=present, attributes=attributes
     )]  # fmt: skip
 
@@ -288,12 +286,43 @@ def _abstract_tangent(
 def _register(primitive: Primitive, plain: Way, native: Way, abstract: Way) -> None:
     primitive.def_impl(lambda *arrays, **params: _compiled(primitive, tuple(params.items()))(*arrays))
     primitive.def_abstract_eval(abstract)
-    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=True))
-    mlir.register_lowering(primitive, mlir.lower_fun(native, multiple_results=True), platform="cpu")
+    mlir.register_lowering(primitive, _lowering(primitive, plain))
+    mlir.register_lowering(primitive, _lowering(primitive, native), platform="cpu")
 
 
-_register(forward_p, _plain_forward, _cpu_forward, _abstract(_plain_forward))
-_register(gradient_p, _plain_gradient, _cpu_gradient, _abstract(_plain_gradient))
+def _lowering(primitive: Primitive, way: Way) -> Callable[..., Any]:
+    """The rule that lowers a primitive; for several devices each does the same with its part."""
+
+    def rule(context: Any, *values: Any, **params: Any) -> Any:
+        run = functools.partial(way, **params)
+        with _partitioning.splitting(context) as within:
+            axes = None
+            if _partitioning.is_splitting() and not params["kernel"].reduces(params["attributes"]):
+                axes = _axes(primitive, context.avals_in, context.avals_out, **params)
+            if axes is not None:
+                each, what = functools.partial(primitive.bind, **params), f"{primitive} {params}"
+                run = functools.partial(_partitioning.split, each, what, axes)
+            return mlir.lower_fun(run, multiple_results=True)(within, *values)
+
+    return rule
+
+
+def _axes(
+    primitive: Primitive, arrays: Sequence[Any], results: Sequence[Any], *, kernel: Kernel, present: Names,
+    attributes: Attributes, wrt: Names = (), per_sample: bool = False,
+) -> _partitioning.Axes | None:  # fmt: skip
+    """The axes of a primitive's operands and results."""
+    names = (*present, *kernel.saved, *wrt) if primitive is tangent_p else present
+    made = wrt if primitive is gradient_p else kernel.outputs
+    given, out = (
+        [(name, tuple(x.shape)) for name, x in zip(own, forms, strict=True)]
+        for own, forms in ((names, arrays), (made, results))
+    )
+    return _partitioning.axes_of_call(kernel, attributes, given, out, per_sample)
+
+
+_register(forward_p, _plain_forward, _cpu_forward, _abstract(forward_p, _plain_forward))
+_register(gradient_p, _plain_gradient, _cpu_gradient, _abstract(gradient_p, _plain_gradient))
 _register(tangent_p, _plain_tangent, _plain_tangent, _abstract_tangent)
 
 
