@@ -82,6 +82,39 @@ def test_under_a_trace_they_are_programs(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(jax.grad(loss)(arrays["W"]), expected, rtol=1e-10)
 
 
+@pytest.mark.skipif(why_plain() is not None, reason="no programs here")
+@pytest.mark.parametrize("layout", [0, 1])
+def test_own_cells_are_programs_under_a_trace(layout: int, rng: np.random.Generator) -> None:
+    """With inputs and lengths; gradients, gradients of samples, and a map over samples."""
+
+    def decaying(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any, gap: Any) -> Any:
+        return xp.tanh(W.n(x) + R.n(h * xp.exp(-v.d * gap)))
+
+    cell = xpgrad.Cell(decaying, W="n", R="n", v="d", inputs="gap")
+    lead = (N, T) if layout else (T, N)
+    shapes = {"X": (*lead, I), "W": (1, H, I), "R": (1, H, H), "v": (1, H), "gap": (*lead, 1)}
+    arrays = {name: rng.uniform(size=shape) for name, shape in shapes.items()}
+    here = {name: jnp.asarray(x) for name, x in arrays.items()}
+    lengths, options = np.asarray([5, 2, 0]), {"layout": layout}
+
+    def loss(given: Any, lengths: Any) -> Any:
+        return (cell(**given, sequence_lens=lengths, **options).H_all ** 2).sum()
+
+    out, pullback = xpgrad.vjp(cell, **arrays, sequence_lens=lengths, **options)
+    expected = pullback(grad_H_all=2 * out.H_all)
+    step = jax.jit(jax.grad(loss))
+    assert step.lower(here, lengths).as_text().count("stablehlo.custom_call @xpgrad_program") == 2
+    for name, slope in step(here, jnp.asarray(lengths)).items():
+        np.testing.assert_allclose(slope, getattr(expected, f"d{name}"), rtol=1e-10, atol=1e-12)
+    axes = {name: 1 - layout if name in ("X", "gap") else None for name in arrays}
+    one = lambda given: cell(  # noqa: E731
+        **given | {name: jnp.expand_dims(given[name], 1 - layout) for name in ("X", "gap")}, **options
+    ).H_t.sum()
+    each = jax.jit(jax.vmap(jax.grad(one), in_axes=(axes,)))(here)
+    own = xpgrad.vjp(cell, **arrays, **options, per_sample=True)[1](grad_H_t=np.ones(out.H_t.shape))
+    np.testing.assert_allclose(each["R"], own.dR, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("per_sample", [False, True, "norm"])
 def test_a_traced_gradient_is_one_of_the_saved_arrays_it_is_given(
     per_sample: Any, rng: np.random.Generator

@@ -44,16 +44,21 @@ class Kernel(KernelDescription):
 
     def __init__(self, name: str, **described: Any) -> None:
         super().__init__(name, **described)
+        self.key = name
+        """What tells it from all other kernels, in any process."""
+        if (cell := described.get("cell")) is not None:
+            self.key = f"cell_{name}_{cell.digest}"
+            self.result, self.gradient_result = cell.results
         self.call, self._gradient = self.function(0), functools.partial(run_foreign, self.function(1))
         if self.keeps_products:
             self.call = functools.partial(run_foreign, self.call, keep_products=True)
-        self.is_recurrent = "R" in self.operands
+        self.is_recurrent = not {"R", "sequence_lens"}.isdisjoint(self.operands)
         """Whether all of it is written down as one program; others have programs for their loops."""
         self.factors = _FACTORS.get(name, ())
         """Operands in each of which the kernel is linear while the others are fixed."""
 
     def __repr__(self) -> str:
-        return self.name
+        return self.key
 
     # --- running it on the engine of the moment
 

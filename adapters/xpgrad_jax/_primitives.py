@@ -178,7 +178,7 @@ def _cpu_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attri
     results = _shapes_of(_plain_forward, arrays, kernel=kernel, present=present, attributes=attributes)
     made = None
     if kernel.is_recurrent:
-        made = _native(kernel.name, kernel.call, present, kernel.own(attributes), arrays, results)
+        made = _native(kernel.key, kernel.call, present, kernel.own(attributes), arrays, results)
     if made is None:
         with inlining():
             return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
@@ -198,7 +198,7 @@ def _cpu_gradient(
     made = None
     if kernel.is_recurrent:
         names = kernel.arguments_of(present)
-        made = _native(kernel.gradient_name, function, names, options, arrays, results)
+        made = _native(f"{kernel.key}_grad", function, names, options, arrays, results)
     if made is None:
         with inlining():
             return again(*arrays)

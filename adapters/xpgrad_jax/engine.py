@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import xpgrad
 from xpgrad.engine import NumpyEngine, StandardEngine
 from xpgrad_jax._ffi import why_not
 from xpgrad_jax._scan import ScanEngine, inlined
@@ -32,13 +33,16 @@ class JaxEngine(NumpyEngine):
         """See `Adapter`."""
         return isinstance(array, jax.core.Tracer)
 
-    def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    def traced_kernel(
+        self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any], kernel: Any
+    ) -> Any:
         """See `Adapter`: as `xpgrad_jax` does it, where programs run."""
         if why_not() is not None:
             return None
         from xpgrad_jax.functional import traced_call
 
-        return traced_call(operator, arrays, options)
+        cell = kernel.owner if isinstance(kernel.owner, xpgrad.Cell) else None
+        return traced_call(operator, arrays, options, cell)
 
     def standard(self, xp: Any) -> StandardEngine | None:
         """See `Adapter`."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import xpgrad
 from xpgrad._arguments import check_lengths
+from xpgrad._axes import axes_of_cell
 from xpgrad._kernel_description import MASKS
 from xpgrad._recurrent_docs import Words, recurrent_sections
 from xpgrad._resets import check_with_resets, has_resets, with_resets
@@ -123,13 +124,27 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
 # --- the core's own functions under a trace
 
 _KERNELS = {
-    kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL, _SLSTM, _AUGRU)
-}
+    kernel.name: kernel
+    for kernel in (
+        _LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL, _SLSTM, _AUGRU, Kernel("layer_norm_lstm"),
+        Kernel("layer_norm_gru"),
+    )
+}  # fmt: skip
+_of_cells: dict[xpgrad.Cell, Kernel] = {}
 
 
-def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """See `xpgrad.engine.NumpyEngine.traced_call`; None for what the kernels here do not have."""
-    kernel = _KERNELS.get(operator.removesuffix("_grad"))
+def _kernel_of(cell: xpgrad.Cell) -> Kernel:
+    """The kernel of a user's own cell, made when it is first used here."""
+    if cell not in _of_cells:
+        _of_cells[cell] = Kernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
+    return _of_cells[cell]
+
+
+def traced_call(
+    operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any], cell: xpgrad.Cell | None = None
+) -> Any:
+    """See `xpgrad.engine.NumpyEngine.traced_kernel`; None for what the kernels here do not have."""
+    kernel = _KERNELS.get(operator.removesuffix("_grad")) if cell is None else _kernel_of(cell)
     if kernel is None or set(options) & {"gate_order", "keep_products"}:
         return None
     given = {name: x for name, x in arrays.items() if x is not None}

@@ -6,6 +6,7 @@ from typing import Any, cast
 from torch import Tensor
 
 import xpgrad
+from xpgrad._axes import axes_of_cell
 from xpgrad._words import Saved, TimeDirection
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
@@ -33,16 +34,7 @@ def _kernel_of(cell: xpgrad.Cell) -> Kernel:
 
 def _made(cell: xpgrad.Cell, operator: str) -> Kernel:
     """Return the cell's kernel, with its operators, which are registered under this name."""
-    counts = {kind: len(names) for kind, names in cell.blocks.items()}
-    tails = {"W": " I", "R": " H" if cell.heads == 1 else " E", "v": ""}  # E: the width of a head
-    shapes = {kind: f"D {count}H{tails[kind]}" for kind, count in counts.items()}
-    shapes |= {"X": "T N I", "sequence_lens": "N"}
-    shapes |= {name: f"T N {len(own)}H" if own else "T N ?" for name, own in cell.inputs.items()}
-    shapes |= {f"initial_{state}": "D N H" for state in cell.carried}
-    shapes |= {name: "T D N H" if name.endswith("_all") else "D N H" for name in cell.cotangents}
-    kept = {name: width for name, width in cell.saved.items() if name not in cell.cotangents}
-    shapes |= {name: f"T D N {f'{width}H' if width > 0 else -width}" for name, width in kept.items()}
-    kernel = Kernel(cell.__name__, shapes=shapes, planned=True, operator=operator, cell=cell)
+    kernel = Kernel(cell.__name__, shapes=axes_of_cell(cell), planned=True, operator=operator, cell=cell)
     if (count := count_arguments(kernel)) > MOST_ARGUMENTS:
         raise ValueError(
             f"{cell.__name__}: {len(cell.states)} states make {count} arguments of the gradient's operator, "

@@ -10,8 +10,12 @@ entry is broadcast.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-__all__ = ["AXES", "ELEMENTWISE", "gradient_name"]
+if TYPE_CHECKING:
+    from xpgrad.cells import Cell
+
+__all__ = ["AXES", "ELEMENTWISE", "axes_of_cell", "gradient_name"]
 
 
 def gradient_name(operand: str) -> str:
@@ -79,3 +83,16 @@ AXES: Mapping[str, Mapping[str, str]] = {
     "softmax_cross_entropy": {"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
     "binary_cross_entropy_with_logits": {**ELEMENTWISE, "targets": "..."},
 }
+
+
+def axes_of_cell(cell: Cell) -> dict[str, str]:
+    """The axes of the operands and outputs of a user's own cell."""
+    counts = {kind: len(names) for kind, names in cell.blocks.items()}
+    tails = {"W": " I", "R": " H" if cell.heads == 1 else " E", "v": ""}
+    axes = {kind: f"D {count}H{tails[kind]}" for kind, count in counts.items()}
+    axes |= {"X": "T N I", "sequence_lens": "N"}
+    axes |= {name: f"T N {len(own)}H" if own else "T N ?" for name, own in cell.inputs.items()}
+    axes |= {f"initial_{state}": "D N H" for state in cell.carried}
+    axes |= {name: "T D N H" if name.endswith("_all") else "D N H" for name in cell.cotangents}
+    kept = {name: width for name, width in cell.saved.items() if name not in cell.cotangents}
+    return axes | {name: f"T D N {f'{width}H' if width > 0 else -width}" for name, width in kept.items()}

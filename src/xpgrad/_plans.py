@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -78,6 +79,24 @@ class Asked(NamedTuple):
     recorder: Recorder | None = None
 
 
+@dataclass(frozen=True)
+class TracedKernel:
+    """What a call computes, for other arrays in the place of its own."""
+
+    compute: Callable[..., Any]
+    operator: str
+    options: Mapping[str, Any]
+
+    def __call__(self, arrays: Mapping[str, Any]) -> Any:
+        """The call's named tuple for these arrays."""
+        return self.compute(Asked(self.operator, arrays), **self.options)
+
+    @property
+    def owner(self) -> Any:
+        """The object whose method computes, a `Cell` for the user's own operators; None if there is none."""
+        return getattr(self.compute, "__self__", None)
+
+
 class PlannedCall(NamedTuple):
     """A program, the function from its results to the call's, and the names of its arrays."""
 
@@ -129,7 +148,7 @@ def planned(
     look = None if engine is None else engine.look(flat)
     if engine is None or look is None:
         if (tracing := engines.traced_by(given.values())) is not None:
-            kernel = functools.partial(_traced, compute, operator, options)
+            kernel = TracedKernel(compute, operator, options)
             outputs = tracing.traced_kernel(operator, arrays, options, kernel)
             if outputs is not None:
                 return outputs
@@ -159,13 +178,6 @@ def planned(
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))
-
-
-def _traced(
-    compute: Callable[..., Any], operator: str, options: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> Any:
-    """What a kernel returns for other arrays in the place of a call's."""
-    return compute(Asked(operator, arrays), **options)
 
 
 def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

@@ -274,6 +274,11 @@ class Cell:
         """The outputs that the gradient takes, with their widths: k for k * H columns, -k for k."""
         return self._saved
 
+    @property
+    def results(self) -> tuple[Any, Any]:
+        """The named tuples that a call and the gradient return."""
+        return self._result, self._gradients
+
     takes_foreign = True  # see `run_foreign`
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

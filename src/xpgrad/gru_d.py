@@ -204,9 +204,8 @@ class Call:
     def gap(self, d: int) -> Any:
         """The state's decay before its exponential, (T, N, H)."""
         V = self.arrays["decay_h"][d, :, :]
-        rows = self.xp.reshape(self.arrays["delta"], (self.T * self.N, self.I))
-        made = self.xp.matmul(rows, V[:, : self.I].T) + V[:, self.I]
-        return self.xp.reshape(made, (self.T, self.N, self.H))
+        # no rows of all steps: where the batch is split over devices, they would be gathered
+        return self.xp.tensordot(self.arrays["delta"], V[:, : self.I], axes=((2,), (1,))) + V[:, self.I]
 
     def options(self, d: int) -> dict[str, Any]:
         """What both cells take beside arrays."""
@@ -461,8 +460,7 @@ def _one_direction(
         saved=part("saved_x"), grad_Filled_all=d_filled, **call.inputs(), **options,
     )  # fmt: skip
     V, d_gap = call.arrays["decay_h"][d, :, :], second.dgap
-    rows = xp.reshape(d_gap, (call.T * call.N, call.H))
-    d_delta = xp.reshape(xp.matmul(rows, V[:, : call.I]), (call.T, call.N, call.I))
+    d_delta = xp.tensordot(d_gap, V[:, : call.I], axes=((2,), (0,)))
     lead = first.dv.shape[:-1]
     return {
         "X": first.dvalue, "delta": first.ddelta + d_delta,

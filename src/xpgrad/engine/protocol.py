@@ -234,7 +234,10 @@ class Adapter(Engine, Protocol):
         options: Mapping[str, Any],
         kernel: Callable[[Mapping[str, Any]], Any],
     ) -> Any:
-        """Like `traced_call`; `kernel` returns the call's named tuple for other arrays of the same names."""
+        """Like `traced_call`; `kernel` returns the call's named tuple for other arrays of the same names.
+
+        It is a `_plans.TracedKernel`: its `owner` is the `Cell` of a user's own operator.
+        """
         return self.traced_call(operator, arrays, options)
 
     # --- quick ways, for arrays of `array_types`
