@@ -246,10 +246,14 @@ def whole() -> None:
     ):
         placed = {name: put(x, specs.get(name, P())) for name, x in case.arrays.items()}
         close(case.step(*case.parted(placed)), expected)
-    X, weights = random(4, N, I), [random(1, 3 * H, width) for width in (I, H)]
-    some = jax.jit(jax.value_and_grad(lambda X: weigh(xpgrad_jax.gru(X[:, :3], *weights))))
+    X, W, R = random(4, N, I + 1), random(1, 3 * H, I + 1), random(1, 3 * H, H)
+    three = jax.jit(
+        jax.value_and_grad(lambda X, W: weigh(xpgrad_jax.gru(X[:, :3] + 1, W, R)), argnums=(0, 1))
+    )
     for spec in (P("b"), P(None, "b"), P(None, ("a", "b"))):
-        close(some(put(X, spec)), some(X))
+        close(three(put(X, spec), W), three(X, W))
+    rows = jax.jit(jax.value_and_grad(lambda X: weigh([xpgrad_jax.softmax(X), xpgrad_jax.prelu(X, W[0, 0])])))
+    close(rows(put(X, P(None, None, "b"))), rows(X))
 
 
 def texts() -> None:
