@@ -46,8 +46,10 @@ def test_layers_on(backend):
     _run(backend, "-m", "not exhaustive", str(FOLDER / "test_keras.py"))
 
 
-def test_masks_and_training_on_jax():
-    _run("jax", "-m", "not exhaustive", "-k", "fit or masks", str(FOLDER / "test_keras.py"))
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_masks_and_training_on(backend):
+    _need(backend)
+    _run(backend, "-m", "not exhaustive", "-k", "fit or masks", str(FOLDER / "test_keras.py"))
 
 
 @pytest.mark.exhaustive
