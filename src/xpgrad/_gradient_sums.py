@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from xpgrad._per_sample import square_norms_of_products
@@ -104,17 +104,24 @@ class GradientSums:
 
     def add_weight_before(self, name: str, d: Any, chunk: Chunk, rows: Any, initial: Any) -> None:
         """Like `add_weight`, with the rows of the previous step, or the initial state at the first step."""
+        self.add_weights_before({name: (slice(None), slice(None))}, d, chunk, rows, initial)
+
+    def add_weights_before(
+        self, parts: Mapping[str, tuple[slice, slice]], d: Any, chunk: Chunk, rows: Any, initial: Any
+    ) -> None:
+        """The same for parts of a weight by name: which columns of the cotangents meet which of the rows."""
         timeline = self._direction.timeline
         zero = initial is None
         initial = timeline.zeros(rows.shape[1]) if zero else timeline.sort(initial)
         pieces = None if self._per_sample else timeline.pieces_before(rows, initial, chunk)
         if pieces is None:
-            self.add_weight(name, d, timeline.previous(rows, initial, chunk))
-            return
+            pieces = [(slice(None), timeline.previous(rows, initial, chunk))]
         for part, x in pieces:
-            needless = x is initial and zero and (len(pieces) > 1 or name in self._sums)
-            if not needless:
-                self.add_weight(name, d[part, :], x)
+            of_zeros = x is initial and zero
+            for name, (own, columns) in parts.items():
+                needless = of_zeros and (len(pieces) > 1 or name in self._sums)
+                if not needless:
+                    self.add_weight(name, d[part, :][:, own], x[:, columns])
 
     def add_rows(self, name: str, d: Any) -> None:
         """The sum over all rows (width,), or over the rows of each sample (N, width)."""

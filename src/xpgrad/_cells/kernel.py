@@ -403,33 +403,32 @@ class _Backward:
             sums.add_weight("W", d[:, : plan.inputs.stop * H], self.x[chunk.part, :])
         if "R" in wanted:
             for group, (own, _), source in zip(self.groups, plan.products, plan.sources, strict=True):
-                for name, rows, columns in self._weight_parts(group):
-                    dr = d[:, own.start * H + rows.start : own.start * H + rows.stop]
-                    if source is not None:
-                        sums.add_weight(name, dr, sources[source][:, columns])
-                    else:
-                        k: Any = group.state
-                        initial = call.part(f"initial_{self.states[k]}", direction)
-                        initial = None if initial is None else initial[:, columns]
-                        sums.add_weight_before(name, dr, chunk, self.state_rows[k][:, columns], initial)
+                parts, dr = self._weight_parts(group), d[:, own.start * H : own.stop * H]
+                if source is None:
+                    k: Any = group.state
+                    initial = call.part(f"initial_{self.states[k]}", direction)
+                    sums.add_weights_before(parts, dr, chunk, self.state_rows[k], initial)
+                else:
+                    for name, (rows, columns) in parts.items():
+                        sums.add_weight(name, dr[:, rows], sources[source][:, columns])
         if "v" in wanted:
             # vectors of one sum share their cotangent's column: each run of columns is summed once
             for start, count in dict.fromkeys(_runs(plan.vectors)):
                 sums.add_rows(f"v {start} {count}", d[:, start * H : (start + count) * H])
 
-    def _weight_parts(self, group: Group) -> list[tuple[str, slice, slice]]:
-        """The parts of a group's weight: a name, its rows, and the columns of the state that it multiplies.
+    def _weight_parts(self, group: Group) -> dict[str, tuple[slice, slice]]:
+        """The parts of a group's weight by name: rows, and the columns of the state that they multiply.
 
         One head is one part; of several, each block and each head is one.
         """
         H, heads, count = self.call.H, self.call.heads, len(group.blocks)
         if heads == 1:
-            return [(f"R {group.number}", slice(0, count * H), slice(0, H))]
+            return {f"R {group.number}": (slice(0, count * H), slice(0, H))}
         width = H // heads
-        return [
-            (f"R {group.number} {row}", slice(row, row + width), slice(row % H, row % H + width))
+        return {
+            f"R {group.number} {row}": (slice(row, row + width), slice(row % H, row % H + width))
             for row in range(0, count * H, width)
-        ]
+        }
 
     def gradients(self, sums: GradientSums, per_sample: bool | str) -> dict[str, Any]:
         """All wanted gradients, once all chunks are through."""
@@ -449,12 +448,12 @@ class _Backward:
         if "W" in wanted:
             grads["W"] = sums["W"]
         if "R" in wanted and per_sample == "norm":
-            names = [name for group in self.groups for name, _, _ in self._weight_parts(group)]
+            names = [name for group in self.groups for name in self._weight_parts(group)]
             grads["R"] = sums.weight(*names)
         elif "R" in wanted:
             places = {}
             for group in self.groups:
-                whole = sums.weight(*(name for name, _, _ in self._weight_parts(group)))
+                whole = sums.weight(*self._weight_parts(group))
                 for number, block in enumerate(group.blocks):
                     places[block] = whole[..., number * H : (number + 1) * H, :]
             parts = [places[block] for block in sorted(places)]
