@@ -65,6 +65,7 @@ def test_all_lines_are_asked_for(tile, products):
     for start, size in ranges:
         assert set(range(start // LINE, (start + size) // LINE)) <= set(lines)
     assert len(set(lines)) < 643 + 3 * tile  # and few others
+    assert len(set(lines[: 8000 // products])) < 800 / products + 2  # at an even pace
 
 
 def test_each_pass_asks_for_one_line_of_more_than_there_is_time_for():

@@ -148,6 +148,7 @@ def test_when_threads_share_columns(rows, hidden, threads, expected):
     [
         (8, 128, 2, True),
         (2, 256, 2, True),
+        (32, 64, 8, True),  # heads of one panel each
         (2, 64, 16, False),  # two threads have a head each, and too little saved
         (64, 8, 2, False),  # too few operations
     ],
