@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xpgrad._kernel_description import OPEN
 from xpgrad_jax._kernel import Attributes, Kernel
@@ -212,6 +212,10 @@ def split(run: Callable[..., Sequence[Any]], what: str, axes: Axes, *arrays: Any
     return jax.jit(named)(*arrays)
 
 
+_NO_MESH = AbstractMesh((), ())
+"""Parts have none, whatever the mesh of the caller's context."""
+
+
 class _Digit(NamedTuple):
     """Which part a device has: a digit of the device's number, and for how many in a row it is the same."""
 
@@ -251,10 +255,9 @@ class _Rule:
         )
 
         def run(*parts: Any) -> list[Any]:
-            return [
-                _summed(y, mesh, labels)
-                for y, labels in zip(self.run(*parts), self._axes.results, strict=True)
-            ]
+            with jax.sharding.use_abstract_mesh(_NO_MESH):
+                results = zip(self.run(*parts), self._axes.results, strict=True)
+                return [_summed(y, mesh, labels) for y, labels in results]
 
         return mesh, run, made, tuple(given)
 
