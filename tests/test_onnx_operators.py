@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from functools import cache
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,43 @@ def test_products_of_contradicting_sizes() -> None:
     a, b = numbers("FLOAT", (2, 3), (4, 5))
     with pytest.raises(ValueError, match="Gemm: A has 3 columns, expected as many as B has rows, 4"):
         run(model_of("Gemm", ["a", "b"], ["y"]), {"a": a, "b": b})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_powers_and_erf_are_onnx_own(kind: str) -> None:
+    x, whole = numbers(kind, (2, 3), (2, 3))
+    for exponent in ([[2.0]], 0.5, [3], -1.0, whole, [[[2.0]]]):
+        if x.dtype.kind in "iu" and np.ndim(exponent) < 2:  # no integers
+            continue
+        power = np.asarray(exponent).astype(x.dtype)
+        check_as_onnx(model_of("Pow", ["x", "e"], ["y"], opset=15), {"x": x, "e": power})
+    if kind in ("FLOAT", "DOUBLE"):
+        tiny = np.asarray([0.0, -0.0, 1e-30, -1e-7, 1e-3, 0.3, -5.0, 12.0, np.inf, -np.inf, np.nan])
+        values = np.concatenate([tiny, np.linspace(-4, 4, 101)]).astype(x.dtype)
+        check_as_onnx(model_of("Erf", ["x"], ["y"]), {"x": values[11:]})
+        (y,) = run(model_of("Erf", ["x"], ["y"]), {"x": values}).values()
+        expected = np.asarray([erf(value) for value in values], dtype=x.dtype)
+        assert np.allclose(y, expected, rtol=3e-7, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16", "INT32"])
+def test_scattering_is_onnx_own(kind: str, reduction: str) -> None:
+    """With equal places, of which the last one counts, and negative ones."""
+    data, updates = numbers(kind, (4, 5, 3), (2, 4, 3))
+    for axis in (0, 1, -1):
+        places = np.random.default_rng(7).integers(-3, 3, size=updates.shape)
+        model = model_of("ScatterElements", ["d", "i", "u"], ["y"], opset=18, axis=axis, reduction=reduction)
+        check_as_onnx(model, {"d": data, "i": places, "u": updates})
+    row, more = numbers(kind, (6,), (9,))
+    places = np.random.default_rng(8).integers(0, 6, size=9)
+    model = model_of("ScatterElements", ["d", "i", "u"], ["y"], opset=18, reduction=reduction)
+    check_as_onnx(model, {"d": row, "i": places, "u": more})
+    for depth in (1, 2, 3):
+        (parts,) = numbers(kind, (2, 3, *data.shape[depth:]))
+        places = np.random.default_rng(9).integers(-2, 2, size=(2, 3, depth))
+        model = model_of("ScatterND", ["d", "i", "u"], ["y"], opset=18, reduction=reduction)
+        check_as_onnx(model, {"d": data, "i": places, "u": parts})
 
 
 POOLS: dict[str, dict[str, Any]] = {

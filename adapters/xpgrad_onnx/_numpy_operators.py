@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad import engine as engines
+from xpgrad.engine.formulas.special import tail_ratio
 from xpgrad.engine.process.memory import COMPUTED, result_array
 from xpgrad.engine.process.sharing import PRODUCT
 from xpgrad_onnx._call import NodeCall, define
@@ -78,6 +79,30 @@ def _sum(call: NodeCall) -> Any:
 
 def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.add(a, b, out=result_array(np.broadcast_shapes(a.shape, b.shape), a.dtype))
+
+
+# --- elements -----------------------------------------------------------------------------------------------
+
+
+@define("", "Pow", "X exponent", "Y")
+def _power(call: NodeCall) -> Any:
+    """Onnx's own takes the power of each element, also the second."""
+    X, exponent = call.inputs["X"], call.inputs["exponent"]
+    if not _is_plain(X) or exponent.size != 1 or exponent.ndim > X.ndim:
+        return NotImplemented
+    return (X ** exponent.item(),)
+
+
+@define("", "Erf", "X", "Y")
+def _erf(call: NodeCall) -> Any:
+    """Onnx's own loops in Python. Near 0 the difference from 1 is exact enough for float32, not for float64."""
+    X = call.inputs["X"]
+    if X.dtype != np.float32:
+        return NotImplemented
+    x = X.astype(np.float64)
+    z = np.minimum(np.abs(x) * 2**0.5, 40)
+    Y = np.copysign(1 - 2 * np.exp(-z * z / 2) * tail_ratio(np, z), x)
+    return (np.where(z < 1e-6, 2 / np.pi**0.5 * x, Y).astype(X.dtype),)
 
 
 # --- pooling ------------------------------------------------------------------------------------------------
@@ -215,3 +240,30 @@ def _gather_elements(call: NodeCall) -> tuple:
     axis %= X.ndim
     part = tuple(slice(None) if k == axis else slice(0, n) for k, n in enumerate(indices.shape))
     return (np.take_along_axis(X[part], indices, axis),)
+
+
+_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@define("", "ScatterElements", "data indices updates", "Y", "axis reduction")
+def _scatter_elements(call: NodeCall) -> tuple:
+    """Onnx's own loops in Python."""
+    indices, axis = call.inputs["indices"], call.attributes["axis"] % call.inputs["data"].ndim
+    places = list(np.ogrid[tuple(map(slice, indices.shape))])
+    places[axis] = indices
+    return (_scattered(call, tuple(places)),)
+
+
+@define("", "ScatterND", "data indices updates", "Y", "reduction")
+def _scatter_nd(call: NodeCall) -> tuple:
+    """Onnx's own loops in Python."""
+    return (_scattered(call, tuple(np.moveaxis(call.inputs["indices"], -1, 0))),)
+
+
+def _scattered(call: NodeCall, places: tuple[np.ndarray, ...]) -> np.ndarray:
+    Y, reduction = call.inputs["data"].copy(), call.attributes.get("reduction", "none")
+    if reduction == "none":
+        Y[places] = call.inputs["updates"]
+    else:
+        _REDUCTIONS[reduction].at(Y, places, call.inputs["updates"])
+    return Y
