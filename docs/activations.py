@@ -1,39 +1,45 @@
-"""Makes the computed parts of docs/activations.md: the plot of the functions and the table of errors.
+"""Makes parts of docs/activations.md from the declarations: the plot, the tables of functions and of errors.
 
-python docs/activations.py             # print the table, draw the plot beside the page
-python docs/activations.py --write     # and put the table into the page
+python docs/activations.py             # print the tables, draw the plot beside the page
+python docs/activations.py --write     # and put the tables into the page
+
+The site's build draws the plot where a function is missing in it.
 """
 
 # ruff: noqa: RUF001 - Greek letters in titles
 
 import argparse
+import inspect
 import itertools
+import math
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 import xpgrad
+from xpgrad._declaration import DECLARED
 from xpgrad.testing import to_numpy
 
 HERE = Path(__file__).parent
 PAGE = HERE / "activations.md"
 PLOT = HERE / "activations.png"
 MARK = "<!-- errors -->"
+FUNCTIONS = "<!-- functions -->"
 
 
-class Curve(NamedTuple):
-    """A function of the page: its kernel's attributes, the kinks, and its gradient's residual."""
+class Curve:
+    """A declared function as the page shows it: its name, kinks, attributes, and its gradient's residual."""
 
-    name: str
-    kinks: tuple[float, ...] = ()
-    takes: str = "X"
-    attributes: dict[str, Any] = {}  # noqa: RUF012 - never written to
-    title: str = ""
+    def __init__(self, declaration):
+        self.name, self.kinks, self.takes = declaration.name, declaration.kinks, declaration.residual
+        self.attributes = declaration.shown
+        self._operands = {name: operand.shown for name, operand in declaration.operands.items()}
+        numbers = {**self._operands, **self.attributes}
+        self.title = ", ".join([self.name, *(f"{GREEK.get(k, k)} {v}" for k, v in numbers.items())])
 
     def value(self, x):
         """f(x)."""
-        return getattr(xpgrad, self.name)(x, *self._slope(x), **self.attributes)
+        return getattr(xpgrad, self.name)(x, *self._arrays(x), **self.attributes)
 
     def slope(self, x):
         """The derivative at x."""
@@ -42,39 +48,38 @@ class Curve(NamedTuple):
     def slope_from(self, saved):
         """The derivative from the gradient's residual, x or y: the gradient for a cotangent of ones."""
         gradient = getattr(xpgrad, f"{self.name}_grad")
-        if self.name == "prelu":
-            return gradient(saved * 0 + 1, saved, *self._slope(saved), wrt="X").dX
-        return gradient(saved * 0 + 1, saved, **self.attributes)
+        found = gradient(saved * 0 + 1, saved, *self._arrays(saved), **self.attributes)
+        return found.dX if self._operands else found
 
-    def _slope(self, x):
-        return (x[:1] * 0 + 0.25,) if self.name == "prelu" else ()
+    def _arrays(self, x):
+        return [x[:1] * 0 + value for value in self._operands.values()]
 
 
-CURVES = (
-    Curve("relu", (0,)),
-    Curve("leaky_relu", (0,), takes="Y", attributes={"alpha": 0.1}, title="leaky_relu, α 0.1"),
-    Curve("prelu", (0,), title="prelu, slope 0.25"),
-    Curve("thresholded_relu", (1,)),
-    Curve("elu"),
-    Curve("selu", (0,)),
-    Curve("celu", attributes={"alpha": 0.5}, title="celu, α 0.5"),
-    Curve("softplus"),
-    Curve("gelu"),
-    Curve("quick_gelu"),
-    Curve("silu"),
-    Curve("mish"),
-    Curve("sigmoid", takes="Y"),
-    Curve("hard_sigmoid", (-2.5, 2.5)),
-    Curve("log_sigmoid"),
-    Curve("hard_swish", (-3, 3)),
-    Curve("tanh", takes="Y"),
-    Curve("scaled_tanh", attributes={"alpha": 1.5, "beta": 0.5}, title="scaled_tanh, α 1.5, β 0.5"),
-    Curve("hard_tanh", (-1, 1)),
-    Curve("softsign"),
-)
+GREEK = {"alpha": "α", "beta": "β", "gamma": "γ"}
+CURVES = tuple(map(Curve, DECLARED.values()))
+
+
+# ---------------------------------------------------------------------------------- the table of functions
+
+
+def functions():
+    """The table of functions, as lines of Markdown."""
+    lines = ["| function | value | gradient | from |", "| --- | --- | --- | --- |"]
+    for name, declaration in DECLARED.items():
+        parameters = inspect.signature(getattr(xpgrad, name)).parameters
+        numbers = [f"{option} = {parameters[option].default}" for option in declaration.attributes]
+        taken = ", ".join([declaration.residual, *declaration.operands])
+        equations = f"${declaration.equation}$ | ${declaration.slope}$"
+        lines.append(f"| {', '.join([f'`{name}`', *numbers])} | {equations} | {taken} |")
+    return lines
 
 
 # ------------------------------------------------------------------------------------------------- the plot
+
+
+def is_current():
+    """Tell whether the plot has every function: its file names them."""
+    return " ".join(DECLARED).encode() in PLOT.read_bytes()
 
 
 def plot(path=PLOT):
@@ -93,8 +98,13 @@ def plot(path=PLOT):
         "ytick.color": ink,
     }
     with plt.rc_context(style):
-        figure, panels = plt.subplots(5, 4, figsize=(10, 11), sharex=True, sharey=True, layout="constrained")
-        for panel, curve in zip(panels.flat, CURVES, strict=True):
+        rows = math.ceil(len(CURVES) / 4)
+        figure, panels = plt.subplots(
+            rows, 4, figsize=(10, 1 + 2 * rows), sharex=True, sharey=True, layout="constrained"
+        )
+        for panel in panels.flat[len(CURVES) :]:
+            panel.set_visible(False)
+        for panel, curve in zip(panels.flat, CURVES, strict=False):
             panel.axhline(0, color="#cccccc", linewidth=0.8, zorder=0)
             panel.axvline(0, color="#cccccc", linewidth=0.8, zorder=0)
             _draw(panel, curve, curve.value, color=value_color, linewidth=2.2)
@@ -102,7 +112,7 @@ def plot(path=PLOT):
             kinks = np.asarray(curve.kinks, dtype=float)
             if kinks.size:
                 panel.plot(kinks, curve.slope(kinks), "o", color=slope_color, markersize=4, clip_on=False)
-            panel.set_title(curve.title or curve.name, fontsize=9.5, fontweight="bold")
+            panel.set_title(curve.title, fontsize=9.5, fontweight="bold")
             panel.set(xlim=(-4, 4), ylim=(-2, 2.5), xticks=(-4, -2, 0, 2, 4), yticks=(-2, -1, 0, 1, 2))
             panel.tick_params(length=0)
             panel.spines[["top", "right"]].set_visible(False)
@@ -116,7 +126,7 @@ def plot(path=PLOT):
             frameon=False,
             fontsize=10,
         )
-        figure.savefig(path, dpi=110, metadata={"Software": None})
+        figure.savefig(path, dpi=110, metadata={"Software": None, "Subject": " ".join(DECLARED)})
         plt.close(figure)
 
 
@@ -183,12 +193,13 @@ def main():
     parser.add_argument("--write", action="store_true", help="put the table into the page")
     args = parser.parse_args()
     plot()
-    lines = "\n".join(table())
-    print(lines)
-    if args.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
-        after = rest.lstrip("\n").partition("\n\n")[2]
-        PAGE.write_text(f"{before}{MARK}\n{lines}\n\n{after}", encoding="utf-8")
+    for mark, made in ((FUNCTIONS, functions()), (MARK, table())):
+        lines = "\n".join(made)
+        print(lines)
+        if args.write:
+            before, _, rest = PAGE.read_text(encoding="utf-8").partition(mark)
+            after = rest.lstrip("\n").partition("\n\n")[2]
+            PAGE.write_text(f"{before}{mark}\n{lines}\n\n{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

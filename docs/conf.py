@@ -87,7 +87,9 @@ sphinx_gallery_conf = {
     "within_subsection_order": "gallery_order.by_number",
     "plot_gallery": os.environ.get("XPGRAD_DOCS_TUTORIALS", "1") != "0",
 }
-from api_links import ApiLinks  # noqa: E402 - beside this file
+import activations  # noqa: E402 - these are beside this file
+from activation_names import Activations, write_stubs  # noqa: E402
+from api_links import ApiLinks  # noqa: E402
 
 warnings.filterwarnings("ignore", message="Matplotlib is currently using agg")
 
@@ -108,6 +110,10 @@ def _fields_are_described(app, what, name, obj, options, lines):
 
 def setup(app):
     """Connect what is above; called by Sphinx."""
+    if not activations.is_current():
+        activations.plot()
+    app.add_directive("activations", Activations)
+    app.connect("builder-inited", write_stubs)
     app.add_transform(ApiLinks)
     app.connect("autodoc-process-docstring", _plain_stars, priority=400)
     app.connect("autodoc-process-docstring", _fields_are_described)

@@ -106,6 +106,12 @@ def activations_script():
     return script
 
 
+def test_the_table_of_functions_is_that_of_the_declarations(activations_script):
+    page = (ROOT / "docs" / "activations.md").read_text(encoding="utf-8")
+    table = page.partition(f"{activations_script.FUNCTIONS}\n")[2].partition("\n\n")[0]
+    assert table.splitlines() == activations_script.functions()
+
+
 def test_errors_are_as_documented(activations_script, monkeypatch):
     """The page's table holds for what is computed here, give or take another processor's last bit."""
     pytest.importorskip("torch", reason="torch is not installed: bfloat16 is its")
@@ -159,11 +165,12 @@ def test_every_method_of_convolution_is_described():
         assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == methods
 
 
-def _listed(page, module):
+def _listed(page, module, activation_names):
     """The names in a reference page's tables that are of a module."""
     text = (ROOT / "docs" / "reference" / f"{page}.rst").read_text(encoding="utf-8")
     assert f".. currentmodule:: {module}\n" in text
-    return re.findall(r"^   (\w+)$", text, re.M)
+    listed = re.findall(r"^   (\w+)$", text, re.M)
+    return listed + (activation_names(module) if text.endswith("\n.. activations::\n") else [])
 
 
 @pytest.mark.parametrize(
@@ -179,13 +186,16 @@ def _listed(page, module):
         ("xpgrad_torch.functional", ["pytorch_functional"]),
     ],
 )
-def test_every_public_name_has_a_page(module, pages):
+def test_every_public_name_has_a_page(module, pages, monkeypatch):
+    pytest.importorskip("sphinx", reason="sphinx is not installed: a directive of its lists activations")
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    activation_names = importlib.import_module("activation_names").activation_names
     if module.startswith("xpgrad_torch"):
         pytest.importorskip("torch", reason="torch is not installed")
     for package in ("jax", "keras", "onnx"):
         if module == f"xpgrad_{package}":
             pytest.importorskip(package, reason=f"{package} is not installed")
-    listed = [name for page in pages for name in _listed(page, module)]
+    listed = [name for page in pages for name in _listed(page, module, activation_names)]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(importlib.import_module(module).__all__) - {"__version__", "functional"}
 
