@@ -227,7 +227,7 @@ def other_meshes() -> None:
 def meshes_in_types() -> None:
     """Meshes whose shardings are parts of the types of arrays."""
     mesh = jax.make_mesh((2,), ("b",), axis_types=(AxisType.Explicit,))
-    for make in (lstm, conv):
+    for make in (lstm, gru, conv, classifier):
         make().check(mesh)
         with jax.set_mesh(mesh):
             make().check(mesh)

@@ -180,7 +180,13 @@ def splitting(context: Any) -> Iterator[Any]:
         devices = ()
     token = _splitting_among.set(devices)
     try:
-        yield context
+        if any(map(has_explicit_axes, context.avals_in)):
+            # within a kernel JAX asks for no sharding that it cannot infer; the call has types already
+            untyped = [jax.core.ShapedArray(x.shape, x.dtype) for x in context.avals_in]
+            with jax.sharding.use_abstract_mesh(_NO_MESH):
+                yield context.replace(avals_in=untyped)
+        else:
+            yield context
     finally:
         _splitting_among.reset(token)
 

@@ -62,9 +62,10 @@ def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) ->
     check_reset(operator, reset, are_booleans(operator, reset), T, N, layout)
     if engines.is_traced(reset) or (lengths is not None and engines.is_traced(lengths)):
         xp = array_api_compat.array_namespace(reset if engines.is_traced(reset) else lengths)
-        own = xp.full((N,), T) if lengths is None else xp.asarray(lengths)
-        flags = xp.asarray(reset)
-        return joined(xp, own, flags if layout else flags.T)
+        marks = xp.asarray(reset) if layout else xp.asarray(reset).T
+        # made of the marks, T lies where these do, on several devices too
+        own = 0 * xp.sum(marks, axis=1) + T if lengths is None else xp.asarray(lengths)
+        return joined(xp, own, marks)
     marks = _in_numpy(reset)
     if not marks.any():
         return lengths
