@@ -16,7 +16,6 @@ from onnx.reference import ReferenceEvaluator  # isort: skip
 import xpgrad
 from xpgrad.testing import numerical_jacobian
 from xpgrad_onnx import gradient_model, operators
-from xpgrad_onnx._double import Erf
 
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
 MICROSOFT = {"BiasGelu", "FastGelu", "QuickGelu", "BiasGeluMicrosoft"}
@@ -79,7 +78,7 @@ def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> An
     wrt = list(floats) if wrt is None else wrt
     training = gradient_model(model, wrt)
     check_form(training)
-    forward = ReferenceEvaluator(model, new_ops=[*operators(), Erf])
+    forward = ReferenceEvaluator(model, new_ops=operators())
     outputs = dict(zip(forward.output_names, forward.run(None, feeds), strict=True))
     cotangents = {
         i.name: draw(*outputs[i.name.removesuffix("_grad")].shape, seed=9)
@@ -87,7 +86,7 @@ def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> An
         if i.name.endswith("_grad")
     }
     assert cotangents
-    evaluator = ReferenceEvaluator(training, new_ops=[*operators(), Erf])
+    evaluator = ReferenceEvaluator(training, new_ops=operators())
     results = [evaluator.run(None, feeds | cotangents) for _ in range(2)]
     for name in wrt:
         jacobians = numerical_jacobian(
@@ -245,6 +244,37 @@ def test_operator_of_positive_numbers(name: str) -> None:
 @pytest.mark.parametrize("kind", ["BiasGelu", "FastGelu"])
 def test_activation_with_bias(kind: str) -> None:
     check(build([node(kind, "x b", "y")], {"x": draw(3, 4)}, "y", {"b": draw(4)}), {"x": draw(3, 4)})
+
+
+SLICES = {
+    "x[2:4]": ("Slice", [2], [4]),
+    "x[-3:]": ("Slice", [-3], [99], [0]),
+    "x[:, 1:-1] from the end": ("Slice", [1], [-1], [-1]),
+    "x[-99:3, :2]": ("Slice", [-99, 0], [3, 2], [-2, 1], [1, 1]),
+    "x[7:]": ("Slice", [7], [9], [0]),
+    "x[1:4:2]": ("Slice", [1], [4], [0], [2]),
+    "x[:, -2]": ("Gather", -2),
+    "x[:, [1, 2]]": ("Gather", [1, 2]),
+    "x[:, [-1, 0]]": ("Gather", [-1, 0]),
+    "x[:, [[1]]]": ("Gather", [[1]]),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+@pytest.mark.parametrize("known", [True, False])
+def test_slices(name: str, known: bool) -> None:
+    """What is left out has a gradient of zero; numbers of neighbours that are known need no scattering."""
+    op_type, *rows = SLICES[name]
+    operands = {f"i{k}": np.asarray(row, dtype=np.int64) for k, row in enumerate(rows)}
+    attributes = {"axis": 1} if op_type == "Gather" else {}
+    x = draw(5, 4)
+    model = build([node(op_type, " ".join(["x", *operands]), "y", **attributes)],
+                  {"x": x if known else ["n", "m"]}, "y", operands)  # fmt: skip
+    training = check(model, {"x": x}, ["x"])
+    scatters = name in ("x[1:4:2]", "x[:, [-1, 0]]", "x[:, [[1]]]")
+    operators_there = [n.op_type for n in training.graph.node]
+    assert ("ScatterElements" in operators_there) == scatters
+    assert len(operators_there) == 2 + (name == "x[:, -2]") or not known or scatters
 
 
 def test_clip_passes_what_is_inside() -> None:

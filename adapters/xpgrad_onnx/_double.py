@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from math import erf
-from typing import Any
-
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference.op_run import OpRun
 
 from xpgrad_onnx._scopes import all_nodes, set_nodes, subgraphs
 
@@ -56,12 +52,3 @@ def _narrow_scales(model: onnx.ModelProto) -> None:
 def _widen(tensor: onnx.TensorProto) -> None:
     if tensor.data_type in _NARROW:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(float), tensor.name))
-
-
-class Erf(OpRun):
-    """The error function; onnx's evaluator rounds it to float32."""
-
-    op_domain = ""
-
-    def _run(self, x: Any) -> tuple[Any, ...]:
-        return (np.vectorize(erf, otypes=[np.float64])(x).astype(x.dtype),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,58 @@ def _trilu(call: Backward) -> Grads:
     return [call.graph.op("Trilu", call.dY, *call.node.input[1:], **call.attributes)]
 
 
-@rule("Slice", "Gather", "GatherElements", "GatherND", "Tile", "DepthToSpace", "SpaceToDepth", "Compress")
+@rule("Slice")
+def _slice(call: Backward) -> Grads:
+    """Of neighbours the gradient stands among zeros."""
+    graph, node = call.graph, call.node
+    starts, axes, steps = (graph.value(call.input(k)) if call.input(k) else None for k in (1, 3, 4))
+    computed = any(call.input(k) and value is None for k, value in ((1, starts), (3, axes), (4, steps)))
+    shape = graph.shapes.get(node.input[0])
+    if computed or starts is None or shape is None or (steps is not None and (steps != 1).any()):
+        return _selection(call)
+    places = range(starts.size) if axes is None else axes.reshape(-1)
+    pairs = zip(places, starts.reshape(-1), strict=True)
+    after = graph.shapes.get(node.output[0], (None,) * len(shape))
+    return [_among_zeros(call, call.dY, {int(k) % len(shape): int(start) for k, start in pairs}, after)]
+
+
+@rule("Gather")
+def _gather(call: Backward) -> Grads:
+    """One place, or neighbours, as a slice."""
+    graph, places, shape = call.graph, call.graph.value(call.input(1)), call.graph.shapes.get(call.input(0))
+    if shape is None or places is None or places.ndim > 1 or not places.size:
+        return _selection(call)
+    row = places.reshape(-1)
+    if (np.diff(row) != 1).any() or row[0] < 0 <= row[-1]:
+        return _selection(call)
+    axis = call.attributes.get("axis", 0) % len(shape)
+    dY = call.dY if places.ndim else graph.op("Unsqueeze", call.dY, graph.constant([axis]))
+    return [_among_zeros(call, dY, {axis: int(row[0])}, (row.size,) * len(shape))]
+
+
+def _among_zeros(call: Backward, dY: str, starts: Mapping[int, int], counts: Sequence[Any]) -> str:
+    """The cotangent among zeros, in the first input's shape; of some axes the start and how much there is.
+
+    Negative starts are from the end.
+    """
+    graph, X = call.graph, call.node.input[0]
+    shape = graph.shapes[X]
+    first = np.asarray([starts.get(k, 0) for k in range(len(shape))])
+    if all(isinstance(n, int) for k in starts for n in (shape[k], counts[k])):
+        pads = np.zeros((2, len(shape)), dtype=np.int64)
+        for k in starts:
+            zeros = shape[k] - counts[k]
+            pads[0, k] = np.clip(first[k] + (shape[k] if first[k] < 0 else 0), 0, zeros)
+            pads[1, k] = zeros - pads[0, k]
+        return graph.op("Pad", dY, graph.constant(pads.reshape(-1))) if pads.any() else dY
+    sizes = call.term(graph.op("Shape", X))
+    before = sizes.of("Mul", graph.constant(first < 0)).of("Add", graph.constant(first))
+    zeros = sizes.of("Sub", graph.op("Shape", dY))
+    before = before.of("Max", graph.constant(0)).of("Min", zeros)
+    return graph.op("Pad", dY, graph.op("Concat", before.name, zeros.of("Sub", before).name, axis=0))
+
+
+@rule("GatherElements", "GatherND", "Tile", "DepthToSpace", "SpaceToDepth", "Compress")
 def _selection(call: Backward) -> Grads:
     """Operators that only pick elements: applied to the elements' places, they show the origin of each."""
     return _back_to_places(call, call.node, [0])
