@@ -24,8 +24,8 @@ import torch
 
 import xpgrad_torch
 from page import machine_page, write_between
-from xpgrad import _plans
 from xpgrad import engine as engines
+from xpgrad._calls import plans as _plans
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products import matrix as own_products

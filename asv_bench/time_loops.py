@@ -18,7 +18,7 @@ import torch
 
 from page import machine_page, write_between
 from xpgrad import engine as engines
-from xpgrad._activation_formulas import ONNX_ACTIVATIONS
+from xpgrad._elementwise.activation_formulas import ONNX_ACTIVATIONS
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.compiled.records import (

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import xpgrad
-from xpgrad._declaration import DECLARED
+from xpgrad._operators.declaration import DECLARED
 from xpgrad.testing import to_numpy
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad._cases.activations import DEFINITIONS
-from xpgrad._declaration import DECLARED
+from xpgrad._operators.declaration import DECLARED
 
 Long = np.longdouble
 ALPHA, GAMMA = Long(1.67326319217681884765625), Long(1.05070102214813232421875)

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 
 import xpgrad
-from xpgrad import _plans
+from xpgrad._calls import plans as _plans
 
 FULL = ("float64", "float32")
 

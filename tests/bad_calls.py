@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
-from xpgrad._types import array_arguments
+from xpgrad._operators.types import array_arguments
 
 T, N, I, H = 3, 2, 2, 3
 

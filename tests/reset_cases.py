@@ -6,8 +6,8 @@ import numpy as np
 
 import xpgrad
 from own_cells import CELLS as ALL_CELLS
-from xpgrad._axes import gradient_name
-from xpgrad._vjp import rule_of
+from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.vjp import rule_of
 
 T, N, I, H = 7, 5, 3, 4
 DIRECTIONS = ["forward", "reverse", "bidirectional"]

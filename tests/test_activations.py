@@ -14,9 +14,9 @@ import xpgrad
 from activation_cases import CASES, WITH_OPERANDS, Activation, Long
 from backends import BACKENDS, Backend
 from test_recurrent_golden import load, names
-from xpgrad import _activation_formulas as formulas
 from xpgrad._cases.activations import DEFINITIONS
-from xpgrad._declaration import DECLARED, formulas_of
+from xpgrad._elementwise import activation_formulas as formulas
+from xpgrad._operators.declaration import DECLARED, formulas_of
 from xpgrad.testing import assert_close, check_vjp, to_numpy
 
 each_activation = pytest.mark.parametrize("activation", CASES, ids=str)

@@ -12,8 +12,8 @@ import torch
 import xpgrad
 import xpgrad_torch
 from backends import Backend
-from xpgrad._axes import gradient_name
-from xpgrad._vjp import rule_of
+from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.vjp import rule_of
 from xpgrad.testing import augru_reference, check_vjp, slstm_reference, to_numpy
 from xpgrad_torch import functional
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad._timeline import Timeline
+from xpgrad._recurrent.timeline import Timeline
 from xpgrad.engine.compiled import machine
 
 T, N, I, H = 7, 4, 3, 5

@@ -16,10 +16,10 @@ import pytest
 import xpgrad
 from backends import Backend, without_programs
 from conv_cases import CASES, Case
-from xpgrad import _plans
+from xpgrad._calls import plans as _plans
+from xpgrad._calls.plans import Asked
 from xpgrad._conv import choice, patches
 from xpgrad._conv.geometry import conv_geometry
-from xpgrad._plans import Asked
 from xpgrad.testing import assert_close, to_numpy
 
 SOME = ["pointwise-strides", "3x3", "strides", "1d", "depthwise-multiplier", "few-channels", "large-groups"]

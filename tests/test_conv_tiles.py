@@ -14,7 +14,7 @@ import xpgrad
 from backends import without_programs
 from compiled_calls import compiled
 from conv_cases import Case
-from xpgrad import _plans
+from xpgrad._calls import plans as _plans
 from xpgrad._conv import winograd
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles

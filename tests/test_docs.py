@@ -71,7 +71,7 @@ def test_docstrings_of_jax():
         "activations",
         "softmax",
         "losses",
-        "_vjp",
+        "_operators.vjp",
         "engine",
     ],
 )

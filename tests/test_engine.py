@@ -14,8 +14,8 @@ import pytest
 
 import xpgrad
 from compiled_calls import compiled
-from xpgrad import _activation_formulas as activations
 from xpgrad import engine
+from xpgrad._elementwise import activation_formulas as activations
 from xpgrad.engine import (
     Elementwise,
     Formula,

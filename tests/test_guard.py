@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad import _plans
+from xpgrad._calls import plans as _plans
 
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: there is no compiled code to guard")
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import xpgrad
 import xpgrad_torch
 from torch_activation_cases import ELEMENTWISE, Case
-from xpgrad import _activation_formulas as formulas
+from xpgrad._elementwise import activation_formulas as formulas
 from xpgrad_torch import functional
 
 pytestmark = pytest.mark.usefixtures("interpreted")

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import xpgrad
-from xpgrad import Cell, _plans, engine
-from xpgrad._axes import gradient_name
+from xpgrad import Cell, engine
+from xpgrad._calls import plans as _plans
+from xpgrad._operators.axes import gradient_name
 from xpgrad.cells import mean, sigmoid
 from xpgrad.engine.compiled import machine, time_loops
 from xpgrad.engine.process import sharing

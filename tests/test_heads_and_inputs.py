@@ -13,7 +13,7 @@ import torch
 import xpgrad
 from backends import Backend
 from xpgrad import Cell
-from xpgrad._axes import gradient_name
+from xpgrad._operators.axes import gradient_name
 from xpgrad.cells import layer_norm, mean, sigmoid
 from xpgrad.testing import cell_reference, to_numpy
 from xpgrad_torch import CellLayer, run_cell

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import xpgrad
 import xpgrad_jax
 from activation_cases import WITH_OPERANDS
-from xpgrad._types import array_arguments
+from xpgrad._operators.types import array_arguments
 
 ROWS = ["softmax", "log_softmax"]
 ACTIVATIONS = [

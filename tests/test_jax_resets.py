@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import xpgrad
 import xpgrad_jax
 from reset_cases import LENGTHS, OPTIONS, RESETS, N, T, piece_by_piece
-from xpgrad._axes import gradient_name
+from xpgrad._operators.axes import gradient_name
 
 LENS = np.asarray(LENGTHS)
 

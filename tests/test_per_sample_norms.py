@@ -32,7 +32,9 @@ from recurrent_cases import (
     run_reference,
     these_options,
 )
-from xpgrad import _per_sample, _plans, _recurrent
+from xpgrad._calls import plans as _plans
+from xpgrad._recurrent import call as _recurrent
+from xpgrad._recurrent import per_sample as _per_sample
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.testing import assert_close, conv_grad_reference, to_numpy
 
@@ -329,7 +331,7 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str, pairs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
-    monkeypatch.setattr("xpgrad._per_sample.takes_pairs", lambda *sizes: pairs)
+    monkeypatch.setattr("xpgrad._recurrent.per_sample.takes_pairs", lambda *sizes: pairs)
     monkeypatch.setattr("xpgrad._conv.norms.takes_pairs", lambda *sizes: pairs)
     monkeypatch.setattr(_per_sample, "_SAMPLES", 2)
     arrays = {key: array for key, array in case.arrays().items() if key != "B"}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad import _plans
-from xpgrad._operation import run_foreign
+from xpgrad._calls import plans as _plans
+from xpgrad._calls.operation import run_foreign
 from xpgrad.engine.compiled import machine, records
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import sharing

@@ -25,7 +25,7 @@ from reset_cases import (
     operands_of,
     piece_by_piece,
 )
-from xpgrad._axes import gradient_name
+from xpgrad._operators.axes import gradient_name
 from xpgrad.testing import to_numpy
 
 NAMES = [*GATES, *CELLS]

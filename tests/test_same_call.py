@@ -11,7 +11,8 @@ import pytest
 
 import xpgrad
 from recurrent_cases import Case, Operator, option_case, run_forward, run_gradient, these_options
-from xpgrad import _plans, engine
+from xpgrad import engine
+from xpgrad._calls import plans as _plans
 from xpgrad.cli import check_random
 from xpgrad.engine.arrays import array_loops
 from xpgrad.engine.compiled import machine

@@ -11,7 +11,7 @@ import pytest
 import own_cells
 import xpgrad
 from backends import without_programs
-from xpgrad import _plans
+from xpgrad._calls import plans as _plans
 from xpgrad._testing.thresholds import near, thresholds
 from xpgrad.cli import check_random
 

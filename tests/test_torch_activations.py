@@ -29,7 +29,7 @@ from torch_activation_cases import (
     module,
 )
 from xpgrad._cases.activations import DEFINITIONS
-from xpgrad._declaration import DECLARED
+from xpgrad._operators.declaration import DECLARED
 from xpgrad_torch import activations, functional
 
 # Compiled formulas are held against the references by the kernels' own tests.

@@ -12,8 +12,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import xpgrad
-from xpgrad import _words, losses
-from xpgrad._types import A, AnyArray, Array, Lengths, array_arguments, result_type
+from xpgrad import losses
+from xpgrad._operators import words as _words
+from xpgrad._operators.types import A, AnyArray, Array, Lengths, array_arguments, result_type
 
 ROOT = Path(__file__).parent.parent
 FUNCTIONS = [
@@ -26,7 +27,7 @@ FUNCTIONS = [
 def test_words_are_those_that_kernels_take() -> None:
     """A type of words has the very choices of the check at run time."""
     from xpgrad._conv import choice, geometry
-    from xpgrad._recurrent import DIRECTIONS
+    from xpgrad._recurrent.call import DIRECTIONS
 
     _convert = importlib.import_module("xpgrad.convert")
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from xpgrad._cases.activations import DEFINITIONS
-from xpgrad._declaration import DECLARED
+from xpgrad._operators.declaration import DECLARED
 from xpgrad_torch import functional
 
 

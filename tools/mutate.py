@@ -33,42 +33,44 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Patterns of source files, and the tests of each: a file, or one test of it behind ``::``. The first match
 #: counts.
 AREAS = {
-    "src/xpgrad/_arguments.py": ["test_bad_calls", "test_lengths", "test_recurrent_errors"],
-    "src/xpgrad/_activation_formulas.py": ["test_activations", "test_half_precision", "test_losses"],
+    "src/xpgrad/_operators/arguments.py": ["test_bad_calls", "test_lengths", "test_recurrent_errors"],
+    "src/xpgrad/_elementwise/activation_formulas.py": [
+        "test_activations", "test_half_precision", "test_losses",
+    ],
     "src/xpgrad/activations.py": ["test_activations", "test_bad_calls"],
-    "src/xpgrad/_elementwise.py": ["test_activations", "test_bad_calls"],
+    "src/xpgrad/_elementwise/kernel.py": ["test_activations", "test_bad_calls"],
     "src/xpgrad/softmax.py": ["test_softmax"],
     "src/xpgrad/losses.py": ["test_losses"],
-    "src/xpgrad/_row_formulas.py": ["test_softmax", "test_losses"],
+    "src/xpgrad/_elementwise/row_formulas.py": ["test_softmax", "test_losses"],
     "src/xpgrad/convert.py": ["test_convert", "test_operations"],
     "src/xpgrad/operations.py": ["test_operations"],
     "src/xpgrad/loops.py": ["test_loops"],
-    "src/xpgrad/_vjp.py": ["test_vjp"],
+    "src/xpgrad/_operators/vjp.py": ["test_vjp"],
     "src/xpgrad/conv.py": ["test_conv_oracles", "test_conv_errors", "test_conv_properties"],
     "src/xpgrad/_conv/*.py": ["test_conv_oracles", "test_conv_errors", "test_conv_golden"],
     "src/xpgrad/[lgr]*.py": [
         "test_recurrent_golden", "test_recurrent_errors", "test_cells", "test_recurrent_oracles",
         "test_recurrent_state",
     ],
-    "src/xpgrad/_recurrent.py": [
+    "src/xpgrad/_recurrent/call.py": [
         "test_recurrent_golden", "test_recurrent_errors", "test_cells", "test_recurrent_oracles",
         "test_per_sample_norms",
     ],
-    "src/xpgrad/_hidden_state.py": ["test_recurrent_state", "test_recurrent_errors"],
-    "src/xpgrad/_per_sample.py": ["test_per_sample_norms"],
-    "src/xpgrad/_gradient_sums.py": [
+    "src/xpgrad/_recurrent/hidden_state.py": ["test_recurrent_state", "test_recurrent_errors"],
+    "src/xpgrad/_recurrent/per_sample.py": ["test_per_sample_norms"],
+    "src/xpgrad/_recurrent/gradient_sums.py": [
         "test_recurrent_golden", "test_recurrent_oracles", "test_per_sample_norms",
     ],
-    "src/xpgrad/_one_step.py": ["test_cells"],
-    "src/xpgrad/_timeline.py": ["test_chunks", "test_lengths", "test_recurrent_oracles"],
-    "src/xpgrad/_cell_layouts.py": ["test_cells"],
+    "src/xpgrad/_recurrent/one_step.py": ["test_cells"],
+    "src/xpgrad/_recurrent/timeline.py": ["test_chunks", "test_lengths", "test_recurrent_oracles"],
+    "src/xpgrad/_recurrent/cell_layouts.py": ["test_cells"],
     "src/xpgrad/_cells/*.py": ["test_own_cells"],
     "src/xpgrad/cells.py": ["test_own_cells"],
-    "src/xpgrad/_plans.py": ["test_same_call", "test_program_lengths", "test_plans"],
+    "src/xpgrad/_calls/plans.py": ["test_same_call", "test_program_lengths", "test_plans"],
     "src/xpgrad/engine/process/settings.py": ["test_bad_calls"],
     "src/xpgrad/engine/compiled/products/matrix.py": ["test_guard", "test_thresholds", "test_products"],
     "src/xpgrad/engine/images/compiled_shifts.py": ["test_guard", "test_thresholds", "test_conv_tiles"],
-    "src/xpgrad/_shared_steps.py": ["test_plans"],
+    "src/xpgrad/_calls/shared_steps.py": ["test_plans"],
     "src/xpgrad/engine/programs/native_timeline.py": [
         "test_plans", "test_guard", "test_thresholds", "test_program_lengths", "test_resets",
     ],

@@ -12,8 +12,8 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 import xpgrad
-from xpgrad._kernel_description import KernelDescription
-from xpgrad._operation import run_foreign
+from xpgrad._calls.operation import run_foreign
+from xpgrad._operators.kernel_description import KernelDescription
 
 
 class Attributes(dict[str, Any]):

@@ -1,7 +1,7 @@
 """How XLA splits a call over devices: each of them runs the kernel on its own part of the batch.
 
-`xpgrad._axes` names the axes of all arrays. Samples do not depend on one another, so their axis may be split;
-the gradient of an array without that axis is the sum over the parts, and so over the devices.
+`xpgrad._operators.axes` names the axes of all arrays. Samples do not depend on one another, so their axis may
+be split; the gradient of an array without that axis is the sum over the parts, and so over the devices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xpgrad._kernel_description import OPEN
+from xpgrad._operators.kernel_description import OPEN
 from xpgrad_jax._kernel import Attributes, Kernel
 
 Labels = tuple[str | None, ...]

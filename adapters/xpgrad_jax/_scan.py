@@ -45,7 +45,7 @@ class ScanEngine(StandardEngine):
         return _ScanColumns(rows, start, stop)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
-        """See StandardEngine; of `_timeline.MaskedSteps`, only some rows change, or find what was before."""
+        """See StandardEngine; of MaskedSteps only some rows change, or find what was before."""
         if not len(steps):
             return
         valid, fresh = getattr(steps, "valid", None), getattr(steps, "fresh", None)

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import xpgrad
-from xpgrad._arguments import check_lengths
-from xpgrad._axes import axes_of_cell
-from xpgrad._kernel_description import MASKS
-from xpgrad._recurrent_docs import Words, recurrent_sections
-from xpgrad._resets import check_with_resets, has_resets, with_resets
-from xpgrad._words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
+from xpgrad._operators.arguments import check_lengths
+from xpgrad._operators.axes import axes_of_cell
+from xpgrad._operators.kernel_description import MASKS
+from xpgrad._operators.recurrent_docs import Words, recurrent_sections
+from xpgrad._operators.words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
+from xpgrad._recurrent.resets import check_with_resets, has_resets, with_resets
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 

@@ -15,9 +15,9 @@ from array_api_compat import array_namespace
 from onnx.reference.op_run import OpRun
 
 import xpgrad
-from xpgrad._axes import gradient_name
-from xpgrad._declaration import DECLARED
-from xpgrad._words import Peephole
+from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.declaration import DECLARED
+from xpgrad._operators.words import Peephole
 from xpgrad_onnx import _numpy_operators as _numpy_operators  # registers its operators
 from xpgrad_onnx._call import DEFINITIONS, MICROSOFT, NodeCall, operator_class
 from xpgrad_onnx._call import define as _define

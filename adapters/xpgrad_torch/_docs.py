@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from xpgrad._kernel_description import MASKS
-from xpgrad._recurrent_docs import Words, recurrent_sections
+from xpgrad._operators.kernel_description import MASKS
+from xpgrad._operators.recurrent_docs import Words, recurrent_sections
 
 Described = TypeVar("Described")
 

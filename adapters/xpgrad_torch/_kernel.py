@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import xpgrad
-from xpgrad._kernel_description import OPEN, KernelDescription
-from xpgrad._operation import run_foreign
+from xpgrad._calls.operation import run_foreign
+from xpgrad._operators.kernel_description import OPEN, KernelDescription
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last

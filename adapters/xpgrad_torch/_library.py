@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from xpgrad._operation_counts import forward_operations, gradient_operations
+from xpgrad._operators.operation_counts import forward_operations, gradient_operations
 from xpgrad.engine import only_shapes
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._kept import keep, was_written_to

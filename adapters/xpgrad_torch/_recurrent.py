@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import xpgrad
-from xpgrad._kernel_description import MASKS
+from xpgrad._operators.kernel_description import MASKS
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered

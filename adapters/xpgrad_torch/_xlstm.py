@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xpgrad._head_layouts import convert_slstm
+from xpgrad._recurrent.head_layouts import convert_slstm
 from xpgrad.slstm import cell_of_gates
 from xpgrad_torch.cells import run_cell
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from xpgrad._words import Approximate
+from xpgrad._operators.words import Approximate
 from xpgrad_torch._autocast import autocasts, lowered, raised
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._errors import INPUT, Words

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from xpgrad._arguments import check_choice
+from xpgrad._operators.arguments import check_choice
 from xpgrad_torch import functional
 from xpgrad_torch._sequence_layer import SequenceLayer
 

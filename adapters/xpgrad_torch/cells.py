@@ -6,8 +6,8 @@ from typing import Any, cast
 from torch import Tensor
 
 import xpgrad
-from xpgrad._axes import axes_of_cell
-from xpgrad._words import Saved, TimeDirection
+from xpgrad._operators.axes import axes_of_cell
+from xpgrad._operators.words import Saved, TimeDirection
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._lengths import lengths_tensor, with_resets

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from xpgrad._words import ConvMethod
+from xpgrad._operators.words import ConvMethod
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of, is_followed

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from xpgrad._words import Peephole, Saved, TimeDirection
+from xpgrad._operators.words import Peephole, Saved, TimeDirection
 from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
 from xpgrad_torch._gru_d import gru_d

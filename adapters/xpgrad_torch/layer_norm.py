@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import xpgrad
-from xpgrad._words import Saved
+from xpgrad._operators.words import Saved
 from xpgrad_torch import functional
 from xpgrad_torch._opacus import hold, holder
 from xpgrad_torch._sequence_layer import SequenceLayer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from xpgrad._words import Reduction
+from xpgrad._operators.words import Reduction
 from xpgrad_torch._autocast import autocasts, raised
 from xpgrad_torch._autograd import Kernel
 from xpgrad_torch._errors import Words

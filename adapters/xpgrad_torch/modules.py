@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from xpgrad._arguments import check_choice
-from xpgrad._words import Nonlinearity, Peephole, Saved
+from xpgrad._operators.arguments import check_choice
+from xpgrad._operators.words import Nonlinearity, Peephole, Saved
 from xpgrad_torch._recurrent import CellModule, Layers, Recurrent, check_zoneout
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]

@@ -1,7 +1,7 @@
 """Gradient (backward-pass) kernels, written once against the Python array API standard."""
 
+from xpgrad._operators.vjp import vjp
 from xpgrad._version import __version__
-from xpgrad._vjp import vjp
 from xpgrad.activations import *  # noqa: F403
 from xpgrad.activations import __all__ as __all__
 from xpgrad.augru import AUGRUForward, AUGRUGrads, augru, augru_grad

@@ -1,6 +1,6 @@
 """Activation functions and their gradients, each declared once beside its two functions.
 
-Each function is one formula, evaluated in one pass: of the table in `_activation_formulas`, which recurrent
+Each function is one formula, evaluated in one pass: of the table in `activation_formulas`, which recurrent
 operators use too, or of this module. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are
 their limits; NaN propagates.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
-from xpgrad import _activation_formulas as formulas
-from xpgrad._arguments import check_choice, check_number
-from xpgrad._declaration import Attribute, Declaration, Operand, formulas_of
-from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
-from xpgrad._words import Approximate
+from xpgrad._elementwise import activation_formulas as formulas
+from xpgrad._operators.arguments import check_choice, check_number
+from xpgrad._operators.declaration import Attribute, Declaration, Operand, formulas_of
+from xpgrad._operators.types import A, AnyArray, Array, MaybeNone, Wanted
+from xpgrad._operators.words import Approximate
 from xpgrad.engine import Formula
 
 __all__ = [

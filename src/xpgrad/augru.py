@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._arguments import check_choice
+from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._cells.operator import CellOperator, cached
-from xpgrad._operation import PLAIN, Foreign, planned_call, public
-from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
-from xpgrad._words import PerSample, TimeDirection
+from xpgrad._operators.arguments import check_choice
+from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad.cells import Cell, sigmoid
 
 

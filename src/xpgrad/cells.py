@@ -27,16 +27,21 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from xpgrad._activation_formulas import ONNX_ACTIVATIONS, BoundActivation, activate, activate_pullback
-from xpgrad._arguments import check_integer, check_number, is_list
-from xpgrad._axes import gradient_name
+from xpgrad._calls.operation import PLAIN, Operation, planned_call
+from xpgrad._calls.plans import Asked
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
 from xpgrad._cells.misuse import Refusing
 from xpgrad._cells.trace import StepTape, states_of
-from xpgrad._operation import PLAIN, Operation, planned_call
-from xpgrad._plans import Asked
-from xpgrad._types import Array
+from xpgrad._elementwise.activation_formulas import (
+    ONNX_ACTIVATIONS,
+    BoundActivation,
+    activate,
+    activate_pullback,
+)
+from xpgrad._operators.arguments import check_integer, check_number, is_list
+from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.types import Array
 
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
 

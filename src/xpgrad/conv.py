@@ -34,8 +34,9 @@ from typing import Any, Generic, NamedTuple, cast
 
 from array_api_compat import device
 
-from xpgrad._arguments import check_arrays, check_given, check_shape
-from xpgrad._call_arrays import call_arrays
+from xpgrad._calls.call_arrays import call_arrays
+from xpgrad._calls.operation import PLAIN, Operation, planned_call, public
+from xpgrad._calls.plans import Asked
 from xpgrad._conv.choice import choose
 from xpgrad._conv.geometry import (
     ConvGeometry,
@@ -45,11 +46,10 @@ from xpgrad._conv.geometry import (
 )
 from xpgrad._conv.method import Method, with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
-from xpgrad._operation import PLAIN, Operation, planned_call, public
-from xpgrad._per_sample import samples_at_a_time, square_norms
-from xpgrad._plans import Asked
-from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
-from xpgrad._words import AutoPad, ConvMethod, PerSample
+from xpgrad._operators.arguments import check_arrays, check_given, check_shape
+from xpgrad._operators.types import A, AnyArray, Array, MaybeNone, Wanted
+from xpgrad._operators.words import AutoPad, ConvMethod, PerSample
+from xpgrad._recurrent.per_sample import samples_at_a_time, square_norms
 from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")

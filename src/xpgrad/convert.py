@@ -2,7 +2,7 @@
 
 Data describes each layout: the order of its gates, the names of its arrays, whether weights are transposed,
 and how biases are stored. `convert` goes through ONNX's order and moves blocks of rows. The cells of Flax and
-Equinox are converted by way of PyTorch's layout (`_cell_layouts`).
+Equinox are converted by way of PyTorch's layout (`_recurrent.cell_layouts`).
 
 References
 ----------
@@ -17,10 +17,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from xpgrad import _cell_layouts, _head_layouts
-from xpgrad._arguments import check_arrays, check_choice, check_shape
-from xpgrad._types import A, Array
-from xpgrad._words import Layout, Operator
+from xpgrad._operators.arguments import check_arrays, check_choice, check_shape
+from xpgrad._operators.types import A, Array
+from xpgrad._operators.words import Layout, Operator
+from xpgrad._recurrent import cell_layouts as _cell_layouts
+from xpgrad._recurrent import head_layouts as _head_layouts
 
 _CONVERT = "convert"
 

@@ -21,11 +21,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple
 
-from xpgrad import _resets
-from xpgrad._arguments import check_arrays, check_choice, check_given, check_rank, check_shape, check_wrt
-from xpgrad._recurrent import DIRECTIONS
-from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
-from xpgrad._words import TimeDirection
+from xpgrad._operators.arguments import (
+    check_arrays,
+    check_choice,
+    check_given,
+    check_rank,
+    check_shape,
+    check_wrt,
+)
+from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.words import TimeDirection
+from xpgrad._recurrent import resets as _resets
+from xpgrad._recurrent.call import DIRECTIONS
 from xpgrad.cells import Cell, sigmoid
 
 _ARGUMENTS = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean", "initial_h")

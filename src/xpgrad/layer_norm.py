@@ -29,14 +29,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._activation_formulas import BoundActivation
-from xpgrad._arguments import check_number, check_shape
+from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, public
+from xpgrad._calls.plans import Asked
 from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
-from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
-from xpgrad._plans import Asked
-from xpgrad._recurrent import Direction
-from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
-from xpgrad._words import PerSample, TimeDirection
+from xpgrad._elementwise.activation_formulas import BoundActivation
+from xpgrad._operators.arguments import check_number, check_shape
+from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.words import PerSample, TimeDirection
+from xpgrad._recurrent.call import Direction
 from xpgrad.cells import Cell, activation_step, layer_norm
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._arguments import check_arrays, check_given, check_rank, check_shape, check_wrt
-from xpgrad._computation import Computation
-from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
+from xpgrad._calls.computation import Computation
+from xpgrad._operators.arguments import check_arrays, check_given, check_rank, check_shape, check_wrt
+from xpgrad._operators.types import A, AnyArray, Array, MaybeNone, Wanted
 
 
 class GateGrads(NamedTuple, Generic[AnyArray]):

@@ -7,9 +7,11 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from xpgrad import _activation_formulas as activation_formulas
-from xpgrad import _row_formulas as formulas
-from xpgrad._arguments import (
+from xpgrad._calls.computation import Computation
+from xpgrad._elementwise import activation_formulas
+from xpgrad._elementwise import row_formulas as formulas
+from xpgrad._elementwise.kernel import ElementwiseKernel
+from xpgrad._operators.arguments import (
     check_array,
     check_arrays,
     check_choice,
@@ -20,10 +22,8 @@ from xpgrad._arguments import (
     check_shape,
     explained,
 )
-from xpgrad._computation import Computation
-from xpgrad._elementwise import ElementwiseKernel
-from xpgrad._types import A, Array
-from xpgrad._words import Reduction
+from xpgrad._operators.types import A, Array
+from xpgrad._operators.words import Reduction
 from xpgrad.engine import Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")

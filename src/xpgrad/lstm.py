@@ -33,17 +33,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._activation_formulas import activate, activate_pullback
-from xpgrad._arguments import check_choice
-from xpgrad._gradient_sums import GradientSums
-from xpgrad._hidden_state import OPTIONS, StateForward, state_backward
-from xpgrad._one_step import OneStep
-from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
-from xpgrad._plans import Asked
-from xpgrad._recurrent import Direction, RecurrentCall
-from xpgrad._timeline import Chunk
-from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
-from xpgrad._words import Peephole, PerSample, TimeDirection
+from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, public
+from xpgrad._calls.plans import Asked
+from xpgrad._elementwise.activation_formulas import activate, activate_pullback
+from xpgrad._operators.arguments import check_choice
+from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.words import Peephole, PerSample, TimeDirection
+from xpgrad._recurrent.call import Direction, RecurrentCall
+from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.hidden_state import OPTIONS, StateForward, state_backward
+from xpgrad._recurrent.one_step import OneStep
+from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")

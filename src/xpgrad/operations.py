@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
-from xpgrad._arguments import check_arrays, check_cotangents, check_given
-from xpgrad._types import A, Array
-from xpgrad._words import Operator
+from xpgrad._operators.arguments import check_arrays, check_cotangents, check_given
+from xpgrad._operators.types import A, Array
+from xpgrad._operators.words import Operator
 from xpgrad.convert import convert
 from xpgrad.gru import gru_cell_grad
 from xpgrad.lstm import lstm_cell_grad

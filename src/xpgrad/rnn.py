@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._activation_formulas import activate, activate_pullback
-from xpgrad._gradient_sums import GradientSums
-from xpgrad._one_step import OneStep
-from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
-from xpgrad._plans import Asked
-from xpgrad._recurrent import Direction, RecurrentCall
-from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
-from xpgrad._words import PerSample, TimeDirection
+from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, public
+from xpgrad._calls.plans import Asked
+from xpgrad._elementwise.activation_formulas import activate, activate_pullback
+from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.words import PerSample, TimeDirection
+from xpgrad._recurrent.call import Direction, RecurrentCall
+from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.one_step import OneStep
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Tanh",)

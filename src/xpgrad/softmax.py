@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from xpgrad import _row_formulas as formulas
 from xpgrad import engine as engines
-from xpgrad._arguments import (
+from xpgrad._calls.computation import Computation
+from xpgrad._elementwise import row_formulas as formulas
+from xpgrad._operators.arguments import (
     check_arrays,
     check_axis,
     check_choice,
@@ -17,8 +18,7 @@ from xpgrad._arguments import (
     check_shape,
     explained,
 )
-from xpgrad._computation import Computation
-from xpgrad._types import A, Array
+from xpgrad._operators.types import A, Array
 from xpgrad.engine import RowFormula
 
 

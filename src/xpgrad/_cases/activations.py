@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad._declaration import DECLARED
+from xpgrad._operators.declaration import DECLARED
 
 from .._testing import to_numpy
 from .case import Arrays, Case, Kernel, Oracle, draw, from_differences, run_vjp

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
-from xpgrad._axes import gradient_name
-from xpgrad._vjp import rule_of
+from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.vjp import rule_of
 
 from .._testing import numerical_jacobian
 

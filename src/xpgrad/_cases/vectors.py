@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
-from xpgrad._axes import gradient_name
-from xpgrad._vjp import _RULES
+from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.vjp import _RULES
 
 from .._testing import relative_error
 from .case import Case, Kernel, from_differences

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from xpgrad._arguments import check_rank, check_shape
+from xpgrad._calls.plans import Asked
 from xpgrad._cells.build import (
     BackwardPlan,
     ForwardPlan,
@@ -19,10 +19,10 @@ from xpgrad._cells.build import (
     given,
 )
 from xpgrad._cells.stages import Buffer, Part, Stage
-from xpgrad._gradient_sums import GradientSums
-from xpgrad._plans import Asked
-from xpgrad._recurrent import Direction, RecurrentCall, units
-from xpgrad._timeline import Chunk
+from xpgrad._operators.arguments import check_rank, check_shape
+from xpgrad._recurrent.call import Direction, RecurrentCall, units
+from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 PARAMETERS = ("W", "R", "v")

@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xpgrad._operation import Operation
-from xpgrad._plans import Asked
+from xpgrad._calls.operation import Operation
+from xpgrad._calls.plans import Asked
 from xpgrad.cells import Cell
 
 _NAMES = {"v": "B"}

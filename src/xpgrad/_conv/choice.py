@@ -22,7 +22,6 @@ from math import log2, prod
 from operator import itemgetter
 from typing import NamedTuple
 
-from xpgrad._arguments import check_choice
 from xpgrad._conv.fourier import Fourier, spectrum_shape
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method
@@ -31,6 +30,7 @@ from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
 from xpgrad._conv.winograd import POINTS, Winograd, points_of_windows
+from xpgrad._operators.arguments import check_choice
 from xpgrad.engine.protocol import Engine
 
 METHODS: dict[str, Method] = {

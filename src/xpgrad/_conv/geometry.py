@@ -13,7 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from xpgrad._arguments import as_integer, check_choice, explained, is_list
+from xpgrad._operators.arguments import as_integer, check_choice, explained, is_list
 
 _MOST = 2**31 - 1  # limit of a stride, a pad and so on, so that sums of products of a few fit into 64 bits
 _MOST_ELEMENTS = 2**48  # limit of an array with its padding: a thousand times the memory of a machine

@@ -1,4 +1,4 @@
-"""Norms of each sample's weight gradient from pairs of positions, if there are few: see `_per_sample`.
+"""Norms of each sample's weight gradient from pairs of positions, if there are few: see `per_sample`.
 
 The weight gradient of a convolution is a sum over positions of outer products: the cotangents of all channels
 at a position times the input patch of that position.
@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._per_sample import square_norms_of_products, takes_pairs
+from xpgrad._recurrent.per_sample import square_norms_of_products, takes_pairs
 from xpgrad.engine.protocol import Engine
 
 

@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 import xpgrad
-from xpgrad._declaration import DECLARED
+from xpgrad._operators.declaration import DECLARED
 
 from .._testing import to_numpy
 from .._testing.thresholds import near, thresholds

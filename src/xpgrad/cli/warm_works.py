@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
-from xpgrad._declaration import DECLARED
+from xpgrad._operators.declaration import DECLARED
 
 __all__ = ["WORKS", "step_of"]
 

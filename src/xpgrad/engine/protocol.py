@@ -123,7 +123,7 @@ class Engine(TimeLoops, Images, Protocol):
 
     name: str
     counts_steps: bool = True
-    """Whether T and N are numbers; if not, `scan` gets its steps as `_timeline.UncountedSteps`."""
+    """Whether T and N are numbers; if not, `scan` gets its steps as `_recurrent.timeline.UncountedSteps`."""
 
     def lift(self, array: Any) -> Array:
         """The engine's array for one of the caller's."""
@@ -223,7 +223,7 @@ class Adapter(Engine, Protocol):
     def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         """What a recurrent operator returns for traced arrays, as one step of the trace; None for none.
 
-        `arrays` and `options` are as `_plans.planned` takes them.
+        `arrays` and `options` are as `_calls.plans.planned` takes them.
         """
         return None
 
@@ -236,7 +236,7 @@ class Adapter(Engine, Protocol):
     ) -> Any:
         """Like `traced_call`; `kernel` returns the call's named tuple for other arrays of the same names.
 
-        It is a `_plans.TracedKernel`: its `owner` is the `Cell` of a user's own operator.
+        It is a `_calls.plans.TracedKernel`: its `owner` is the `Cell` of a user's own operator.
         """
         return self.traced_call(operator, arrays, options)
 

@@ -1,6 +1,6 @@
 """The rows of sequences of uneven lengths, compiled: which they are, and how they move; needs llvmlite.
 
-`_timeline` says what rows are. Here the lengths come with each call of a program. `schedule` finds the order
+`timeline` says what rows are. Here the lengths come with each call of a program. `schedule` finds the order
 of the batch, the steps of the time loops, the rows of each chunk and the cuts between threads, and writes
 them into a table. Then it completes the program, some of whose integers are *quantities* that lengths decide.
 `move_rows` brings arrays over time and batch into the order of the rows, and back.

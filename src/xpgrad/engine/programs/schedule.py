@@ -235,7 +235,7 @@ class Steps:
 
 
 class ScheduledChunk:
-    """Consecutive steps, from last to first, that a Schedule finds; see `_timeline.Chunk`.
+    """Consecutive steps, from last to first, that a Schedule finds; see `_recurrent.timeline.Chunk`.
 
     Parameters
     ----------

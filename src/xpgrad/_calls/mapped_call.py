@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xpgrad._kernel_description import KernelDescription
+from xpgrad._operators.kernel_description import KernelDescription
 
 __all__ = ["MappedCall"]
 

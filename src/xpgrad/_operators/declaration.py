@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from xpgrad._activation_formulas import Activation
-from xpgrad._arguments import check_given, check_number, check_wrt
-from xpgrad._elementwise import ElementwiseKernel, NumberCheck, evaluate, pull
+from xpgrad._elementwise.activation_formulas import Activation
+from xpgrad._elementwise.kernel import ElementwiseKernel, NumberCheck, evaluate, pull
+from xpgrad._operators.arguments import check_given, check_number, check_wrt
 from xpgrad.engine import Formula
 
 __all__ = ["DECLARED", "Attribute", "Declaration", "Operand", "formulas_of"]

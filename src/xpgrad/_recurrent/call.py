@@ -1,7 +1,7 @@
 """What the recurrent operators share: attributes, shapes, directions, layouts, dtypes, weight gradients.
 
 A sequence kernel checks its call once (`RecurrentCall`), then works direction by direction on rows
-(`_timeline`), and returns arrays in the caller's layout and dtype. An operator defines a step's formulas, and
+(`timeline`), and returns arrays in the caller's layout and dtype. An operator defines a step's formulas, and
 what goes into the loop and comes out of it.
 """
 
@@ -13,8 +13,10 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from xpgrad import engine as engines
-from xpgrad._activation_formulas import ONNX_ACTIVATIONS, BoundActivation
-from xpgrad._arguments import (
+from xpgrad._calls.call_arrays import call_arrays
+from xpgrad._calls.plans import Asked
+from xpgrad._elementwise.activation_formulas import ONNX_ACTIVATIONS, BoundActivation
+from xpgrad._operators.arguments import (
     check_arrays,
     check_choice,
     check_given,
@@ -24,11 +26,9 @@ from xpgrad._arguments import (
     check_shape,
     is_list,
 )
-from xpgrad._call_arrays import call_arrays
-from xpgrad._per_sample import square_norms
-from xpgrad._plans import Asked
-from xpgrad._resets import check_with_resets, has_resets
-from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
+from xpgrad._recurrent.per_sample import square_norms
+from xpgrad._recurrent.resets import check_with_resets, has_resets
+from xpgrad._recurrent.timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 PARAMETERS = frozenset(  # v of a user's cell, the last four of layer normalization

@@ -2,7 +2,7 @@
 
 Lengths and resets are one array (N, 1 + T) of integers, each sequence's length and a 1 for each step with a
 reset before it: whatever carries lengths to a kernel, to its program or to a framework's operator carries
-resets too. What they mean for the rows of a recurrence stands in `_timeline`.
+resets too. What they mean for the rows of a recurrence stands in `_recurrent.timeline`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import array_api_compat
 import numpy as np
 
 from xpgrad import engine as engines
-from xpgrad._arguments import check_array, check_lengths, check_lengths_within, check_shape
+from xpgrad._operators.arguments import check_array, check_lengths, check_lengths_within, check_shape
 
 __all__ = ["are_booleans", "check_reset", "check_with_resets", "has_resets", "joined", "with_resets"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xpgrad._arguments import check_arrays, check_rank, check_shape
+from xpgrad._operators.arguments import check_arrays, check_rank, check_shape
 
 __all__ = ["LAYOUTS", "convert_slstm"]
 

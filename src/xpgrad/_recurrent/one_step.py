@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad._arguments import check_arrays, check_given, check_rank, check_shape
-from xpgrad._operation import Operation
-from xpgrad._plans import Asked
-from xpgrad._recurrent import PARAMETERS, units
+from xpgrad._calls.operation import Operation
+from xpgrad._calls.plans import Asked
+from xpgrad._operators.arguments import check_arrays, check_given, check_rank, check_shape
+from xpgrad._recurrent.call import PARAMETERS, units
 
 
 class OneStep(NamedTuple):

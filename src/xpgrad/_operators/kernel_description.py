@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xpgrad
-from xpgrad._axes import AXES, ELEMENTWISE, gradient_name
-from xpgrad._types import array_arguments, result_type
-from xpgrad._vjp import rule_of
+from xpgrad._operators.axes import AXES, ELEMENTWISE, gradient_name
+from xpgrad._operators.types import array_arguments, result_type
+from xpgrad._operators.vjp import rule_of
 from xpgrad.cells import Cell
 
 __all__ = ["MASKS", "OPEN", "KernelDescription"]
@@ -33,8 +33,8 @@ class KernelDescription:
     name : str
         The kernel's name; with ``_grad`` behind it, the gradient's.
     shapes : mapping of str to str, optional
-        The axes of operands and outputs by name, by default those of `xpgrad._axes`. Where X is ``"..."``
-        alone, the kernel works elementwise or along one axis: every axis could be a batch.
+        The axes of operands and outputs by name, by default those of `axes`. Where X is ``"..."`` alone,
+        the kernel works elementwise or along one axis: every axis could be a batch.
     replaced : mapping of str to str, optional
         For each operand that an output can replace in the gradient: that output. Only the output is saved.
     products : bool

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpgrad._arguments import check_known
-from xpgrad._computation import Computation
-from xpgrad._plans import Asked
-from xpgrad._timeline import MaskedTimeline, RecordedTimeline, Timeline, UncountedTimeline
+from xpgrad._calls.computation import Computation
+from xpgrad._calls.plans import Asked
+from xpgrad._operators.arguments import check_known
+from xpgrad._recurrent.timeline import MaskedTimeline, RecordedTimeline, Timeline, UncountedTimeline
 from xpgrad.engine import Recorder, TimeLoops
 from xpgrad.engine.programs.recorder import CannotRecordError
 

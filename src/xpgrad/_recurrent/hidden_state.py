@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpgrad._gradient_sums import GradientSums
-from xpgrad._recurrent import Direction, RecurrentCall
-from xpgrad._timeline import Chunk
+from xpgrad._recurrent.call import Direction, RecurrentCall
+from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 OPTIONS = ("S", "recurrent_mask", "zoneout_h")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from xpgrad._per_sample import square_norms_of_products
-from xpgrad._recurrent import PARAMETERS, Direction, RecurrentCall
-from xpgrad._timeline import Chunk
+from xpgrad._recurrent.call import PARAMETERS, Direction, RecurrentCall
+from xpgrad._recurrent.per_sample import square_norms_of_products
+from xpgrad._recurrent.timeline import Chunk
 
 
 class GradientSums:

@@ -6,8 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from xpgrad import engine as engines
-from xpgrad._arguments import check_arrays, check_broadcast, check_given, check_out, check_shape, explained
-from xpgrad._computation import Computation
+from xpgrad._calls.computation import Computation
+from xpgrad._operators.arguments import (
+    check_arrays,
+    check_broadcast,
+    check_given,
+    check_out,
+    check_shape,
+    explained,
+)
 from xpgrad.engine import Formula
 
 NumberCheck: TypeAlias = Callable[[str, str, Any], float]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from inspect import Signature
 from typing import NamedTuple
 
-from xpgrad._axes import AXES
+from xpgrad._operators.axes import AXES
 
 __all__ = ["Words", "recurrent_sections"]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad import engine as engines
-from xpgrad._shared_steps import SharedSteps, shared_steps
+from xpgrad._calls.shared_steps import SharedSteps, shared_steps
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, overload
 from array_api_compat import array_namespace, is_array_api_obj
 
 from xpgrad import activations, losses, softmax
-from xpgrad._arguments import check_cotangents
-from xpgrad._types import A, Array, MaybeNone, Wanted
+from xpgrad._operators.arguments import check_cotangents
+from xpgrad._operators.types import A, Array, MaybeNone, Wanted
 from xpgrad.activations import PReLUGrads
 from xpgrad.augru import _AUGRU, AUGRUForward, AUGRUGrads, augru, augru_grad
 from xpgrad.cells import Cell

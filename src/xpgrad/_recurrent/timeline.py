@@ -12,7 +12,7 @@ program each call has its own lengths, so the same work is recorded instead (`Re
 Resets cut a sequence into pieces that do not depend on one another. The initial state belongs to the piece
 with which the direction starts, the final state to the piece with which it ends, and all other pieces start
 at zero. A reset before the first step leaves no piece for the initial state of the forward direction.
-Lengths with resets are one array (N, 1 + T), each sequence's length and a 1 for each reset (`_resets`).
+Lengths with resets are one array (N, 1 + T), each sequence's length and a 1 for each reset (`resets`).
 In a `Timeline` the pieces take the place of the sequences: a batch with resets is a batch of more and shorter
 ones. In a program the sequences stay whole, and a time loop reads zeros for what a reset cuts off: no row
 moves, and no step has few rows, so resets cost nothing.

@@ -1,0 +1,1 @@
+"""From a public function's arguments to an engine or a program."""

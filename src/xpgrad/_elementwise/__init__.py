@@ -1,0 +1,1 @@
+"""What elementwise and row kernels share: their formulas, and the way of a call."""

@@ -1,0 +1,1 @@
+"""What an operator is: its arguments and their checks, axes, types, docs; what adapters read."""
