@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ... import convert
-from ..._words import Operator
+from ..._operators.words import Operator
 from ..console import message, progress, table
 
 __all__ = [
