@@ -17,6 +17,7 @@ LONG_FILES = {
     "the documentation, examples and commands of this checkout": [
         "test_docs", "test_torch_docs", "test_examples", "test_cli_demo", "test_cli_info", "test_error_pages",
         "test_vectors", "test_warnings", "test_types", "test_signatures", "test_onnx_examples",
+        "test_contributing",
     ],
     "benchmarks and their scripts": ["test_asv_bench", "test_bench_scripts", "test_cli_bench"],
     "other libraries and namespaces": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import itertools
@@ -17,6 +18,7 @@ from test_recurrent_golden import load, names
 from xpgrad._cases.activations import DEFINITIONS
 from xpgrad._elementwise import activation_formulas as formulas
 from xpgrad._operators.declaration import DECLARED, formulas_of
+from xpgrad.engine import Formula
 from xpgrad.testing import assert_close, check_vjp, to_numpy
 
 each_activation = pytest.mark.parametrize("activation", CASES, ids=str)
@@ -599,9 +601,13 @@ def test_a_parameter_without_a_value_is_an_error() -> None:
         formulas_of(formulas.ACTIVATIONS["HardSigmoid"], parameters=("alpha",))
     for formula in formulas_of(formulas.ACTIVATIONS["HardSigmoid"], parameters=("alpha",), beta=0.5):
         assert formula.constants["beta"] == 0.5
-    value, _ = formulas_of(formulas.ACTIVATIONS["Celu"], parameters=("alpha",))
+    value, pullback = formulas_of(formulas.ACTIVATIONS["Celu"], parameters=("alpha",))
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'alpha'"):
         value(np, X)
+    lacking = Formula(value.function, {"value": value.constants["value"], "beta": None})
+    for made, attributes in (((value, pullback), {}), ((lacking, lacking), {})):
+        with pytest.raises(TypeError, match=r"^x: its attributes are \[\], expected a number for .*'alpha'"):
+            dataclasses.replace(DECLARED["elu"], name="x", formulas=made, attributes=attributes)
 
 
 def test_differentiable_tensors() -> None:

@@ -199,6 +199,19 @@ class Declaration:
     onnx: str = ""
     torch: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raise TypeError where a parameter of a formula has no value."""
+        numbers = [name for name, one in self.attributes.items() if one.check]
+        for formula in self.formulas:
+            code = formula.function.__code__  # `inspect` takes a thousand times as long
+            keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+            lacking = [n for n in keywords if n not in (*formula.constants, *formula.parameters)]
+            if lacking or len(formula.parameters) != len(numbers):
+                raise TypeError(
+                    f"{self.name}: its attributes are {numbers}, expected a number for each parameter of the "
+                    f"formula: {[*formula.parameters, *lacking]}"
+                )
+
     @cached_property
     def value(self) -> ElementwiseKernel:
         """The forward's kernel."""
