@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import xpgrad
 import xpgrad_torch
-from torch_activation_cases import ELEMENTWISE, Case
+from torch_activation_cases import DEFINED, ELEMENTWISE, Case
 from xpgrad._elementwise import activation_formulas as formulas
 from xpgrad_torch import functional
 
@@ -30,7 +30,7 @@ OTHERS = {
     "celu-0.4": Case("celu", {"alpha": 0.4}, F.celu, (), True),
 }
 CASES = ELEMENTWISE | ROUNDED | OTHERS
-COMPOSED = ("quick_gelu", "softsign", "hardsigmoid", "hard_sigmoid", "scaled_tanh")
+COMPOSED = ("quick_gelu", "softsign", "hardsigmoid", "hard_sigmoid", "scaled_tanh", *DEFINED)
 """Whose references are several operators of PyTorch's, which would round in between."""
 DTYPES = [torch.float16, torch.bfloat16]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)

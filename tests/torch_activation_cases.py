@@ -100,10 +100,11 @@ ALONG_AXIS = {
     f"{name}-{dim}": _same(name, dim=dim) for name in ("softmax", "log_softmax") for dim in (0, 1, -1)
 }
 WITH_OPERANDS = [name for name, declaration in DECLARED.items() if declaration.operands]
+KNOWN = {*WITH_OPERANDS, *ELEMENTWISE}
+DEFINED = [name for name in DECLARED if name in functional.__all__ and name not in KNOWN]
 ELEMENTWISE |= {  # by the definitions that `check` has
     name: Case(name, {}, functools.partial(DEFINITIONS[name], torch), DECLARED[name].kinks)
-    for name in DECLARED
-    if name in functional.__all__ and name not in (*WITH_OPERANDS, *ELEMENTWISE)
+    for name in DEFINED
 }
 CASES = ELEMENTWISE | ALONG_AXIS
 

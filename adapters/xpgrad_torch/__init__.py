@@ -20,7 +20,7 @@ from xpgrad_torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from xpgrad_torch.slstm import SLSTM
 from xpgrad_torch.swap import swap, swap_report, unswap
 
-__all__ = [
+__all__ = sorted([
     *(name for name in __all__ if not name.islower()),
     "AUGRU",
     "BCEWithLogitsLoss",
@@ -47,4 +47,4 @@ __all__ = [
     "swap",
     "swap_report",
     "unswap",
-]
+])
