@@ -20,7 +20,7 @@ from xpgrad_torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from xpgrad_torch.slstm import SLSTM
 from xpgrad_torch.swap import swap, swap_report, unswap
 
-__all__ = sorted([
+__all__ = [
     *(name for name in __all__ if not name.islower()),
     "AUGRU",
     "BCEWithLogitsLoss",
@@ -47,4 +47,5 @@ __all__ = sorted([
     "swap",
     "swap_report",
     "unswap",
-])
+]
+__all__.sort()
