@@ -34,7 +34,7 @@ def test_a_step_is_split_along_the_batch() -> None:
 @pytest.mark.long
 @pytest.mark.skipif(why_plain() is not None, reason="no programs here")
 def test_every_kernel_is_split_along_the_batch() -> None:
-    run("all")
+    run("long")
 
 
 @pytest.mark.long

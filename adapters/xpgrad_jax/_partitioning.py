@@ -172,7 +172,7 @@ def splitting(context: Any) -> Iterator[Any]:
     count = getattr(axes, "num_devices", 1)
     devices: tuple[Any, ...] = ()
     if count > 1 and not module.lowering_parameters.for_export:
-        devices = tuple(axes.device_assignment or jax.devices(module.platforms[0])[:count])
+        devices = tuple(axes.device_assignment or _devices_of(module.platforms[0])[:count])
     if len(devices) == count > 1:
         axes = dataclasses.replace(axes, device_assignment=devices)
         context = context.replace(module_context=module.replace(axis_context=axes))
@@ -189,6 +189,14 @@ def splitting(context: Any) -> Iterator[Any]:
             yield context
     finally:
         _splitting_among.reset(token)
+
+
+def _devices_of(platform: str) -> list[Any]:
+    """The devices of a platform; none where it is another machine's, for which JAX lowers."""
+    try:
+        return jax.devices(platform)
+    except RuntimeError:
+        return []
 
 
 def split(run: Callable[..., Sequence[Any]], what: str, axes: Axes, *arrays: Any) -> list[Any]:
