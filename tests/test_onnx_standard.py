@@ -198,6 +198,18 @@ def test_images_of_any_size() -> None:
             assert worst(result, expected) < 2e-5
 
 
+def test_question_marks_and_negative_numbers_are_no_sizes() -> None:
+    """As exporters of PaddlePaddle write them, for sizes that differ."""
+    weights = {"W": draw(3, 2, 3, 3)}
+    text = "g (float[B, 2, H, W] x) => (float[b, 3, h, w] y) { y = Conv<strides = [2, 2]>(x, W) }"
+    model = with_weights(text, weights)
+    batch, _, *image = model.graph.input[0].type.tensor_type.shape.dim
+    batch.dim_value = -1
+    for size in image:
+        size.dim_param = "?"
+    check(model, [{"x": draw(2, 2, 6, 9), "y_grad": draw(2, 3, 2, 4)}], ["x", "W"])
+
+
 @pytest.mark.parametrize("height", ["H", "?"])
 def test_layers_behind_layers_that_change_sizes(height: str) -> None:
     """Of inner sizes only onnx's inference knows a name: that they may be equal is not that they are."""

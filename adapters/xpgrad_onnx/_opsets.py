@@ -30,6 +30,7 @@ def converted(model: onnx.ModelProto) -> onnx.ModelProto:
             f"gradient_model: the model's opset is {version or 'none'}, expected {_OLDEST} or later: "
             "export the model again"
         )
+    _forget_no_sizes(model)
     if version >= _WANTED:
         return model
     if version < _NEW_SCAN and any(node.op_type == "Scan" for node in all_nodes(model.graph.node)):
@@ -37,7 +38,6 @@ def converted(model: onnx.ModelProto) -> onnx.ModelProto:
             f"gradient_model: the model has Scan and the opset {version}, expected opset {_NEW_SCAN} or "
             "later: before, Scan had a batch axis, which onnx's converter drops"
         )
-    _forget_negative_sizes(model)
     try:
         newer = version_converter.convert_version(model, _TARGET)
     except Exception as error:  # onnx's converter raises several kinds
@@ -51,9 +51,9 @@ def converted(model: onnx.ModelProto) -> onnx.ModelProto:
     return newer
 
 
-def _forget_negative_sizes(model: onnx.ModelProto) -> None:
-    """Some exporters write -1 for an unknown size; onnx's converter takes it for a size."""
+def _forget_no_sizes(model: onnx.ModelProto) -> None:
+    """Some exporters write -1 or "?" for each unknown size; onnx takes it for a size, and for one size."""
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         for size in value.type.tensor_type.shape.dim:
-            if size.HasField("dim_value") and size.dim_value < 0:
-                size.ClearField("dim_value")
+            if size.dim_value < 0 or size.dim_param == "?":
+                size.Clear()
