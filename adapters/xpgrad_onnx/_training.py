@@ -15,7 +15,7 @@ from xpgrad_onnx import _namespace as xp
 from xpgrad_onnx._arrays import GraphArray, Scope, used
 from xpgrad_onnx._gradient import gradient_model
 from xpgrad_onnx._opsets import opset_of
-from xpgrad_onnx._scopes import fresh, nested_names, set_nodes
+from xpgrad_onnx._scopes import fresh, name_results, nested_names, set_nodes
 
 _RATE, _STEP, _NEW = "learning_rate", "step", "_new"
 
@@ -193,9 +193,9 @@ class _Step:
 
     def _finish(self, scope: Scope, loss: onnx.ValueInfoProto, results: Mapping[str, GraphArray]) -> None:
         graph, outputs = self._graph, [loss]
-        for name, array in results.items():
-            new = self._free(f"{name}{_NEW}")
-            scope.nodes.append(helper.make_node("Identity", [array.name], [new], name=f"{new}_node"))
+        pairs = [(array.name, self._free(f"{name}{_NEW}")) for name, array in results.items()]
+        scope.nodes += name_results(scope.nodes, pairs)
+        for (_, new), array in zip(pairs, results.values(), strict=True):
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             outputs.append(
                 helper.make_tensor_value_info(new, kind, [n for n in array.shape if isinstance(n, int)])
