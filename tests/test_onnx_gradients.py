@@ -131,6 +131,35 @@ def test_gradients_are_results_of_nodes_and_no_copies_of_them() -> None:
     assert [(n.input[0], n.output[0]) for n in copies] == [("a_grad", "b_grad")]
 
 
+@pytest.mark.parametrize("standard", [False, True])
+def test_nothing_is_computed_twice(standard: bool) -> None:
+    """Two layers over sequences of lengths, and views of one tensor, of which the model has two alike."""
+    weights = {
+        "W": draw(2, 9, 3), "R": draw(2, 9, 3), "U": draw(2, 9, 3), "first": np.asarray([0]),
+        "two": np.asarray([2]), "axis": np.asarray([2]),
+    }  # fmt: skip
+    options = {"hidden_size": 3, "direction": "bidirectional"}
+    nodes = [
+        node("Slice", "x first two axis", "a"), node("Slice", "x first two axis", "b"), node("Neg", "b", "c"),
+        node("Concat", "a c", "d", axis=2), node("Relu", "x", "e"), node("GRU", "x W R _ n", "y", **options),
+        node("GRU", "e U R _ n", "z", **options), node("Flatten", "x", "f"),
+        node("Flatten", "x", "g", axis=2),
+    ]  # fmt: skip
+    feeds = {"x": draw(4, 2, 3), "n": np.asarray([4, 2], dtype=np.int32)}
+    model = build(nodes, {"x": ["T", 2, 3], "n": feeds["n"]}, "y z d f g", weights)
+    wrt = ["x", "W", "R", "U"]
+    training = gradient_model(model, wrt, standard=True) if standard else check(model, feeds, wrt)
+    own = {name for n in nodes for name in n.output}
+    work = []
+    for n in training.graph.node:
+        if own.isdisjoint(n.output):
+            n.name, n.output[:] = "", ["given" if name else "" for name in n.output]
+            work.append(n.SerializeToString(deterministic=True))
+    assert len(set(work)) == len(work)
+    rules = [t for t in training.graph.initializer if t.name.startswith("grad/")]
+    assert len({(t.data_type, *t.dims, t.raw_data) for t in rules}) == len(rules)
+
+
 # --- rules --------------------------------------------------------------------------------------------------
 
 UNARY = {

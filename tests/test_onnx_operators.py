@@ -174,6 +174,20 @@ def test_products_and_sums_are_onnx_own(kind: str) -> None:
         check_as_onnx(model_of("Sum", [*names], ["y"]), {name: arrays[name] for name in names})
 
 
+INTEGERS = ("Relu", "PRelu")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "kind"),
+    [(name, "INT32") for name in INTEGERS]
+    + [(name, "BFLOAT16") for name in (*INTEGERS, "Softmax", "Conv", "Gelu", "HardSwish")],
+)
+def test_what_kernels_do_not_compute_in_is_left_to_onnx(op_type: str, kind: str) -> None:
+    x, other = numbers(kind, (1, 2, 4, 4), {"PRelu": (1,)}.get(op_type, (2, 2, 2, 2)))
+    inputs = {"x": x - x.dtype.type(5), **({"w": other} if op_type in ("PRelu", "Conv") else {})}
+    check_as_onnx(model_of(op_type, [*inputs], ["y"], opset=22), inputs)
+
+
 def test_large_products_use_their_memory_again_and_keep_results_apart() -> None:
     a, b = numbers("FLOAT", (1030, 3), (3, 1040))
     evaluator = ReferenceEvaluator(model_of("MatMul", ["a", "b"], ["y"]), new_ops=operators())
@@ -261,8 +275,11 @@ def test_pooling_is_onnx_own(name: str) -> None:
         for op_type, model, x in pools(name, kind):
             if (op_type, name) not in ONNX_IS_WRONG:
                 check_as_onnx(model, {"x": x})
-    _, model, x = next(pools(name, "UINT8"))
-    assert np.array_equal(run(model, {"x": x})["y"], run(model, {"x": x.astype(np.float32)})["y"])
+    for kind in ("UINT8", "BFLOAT16"):
+        _, model, x = next(pools(name, kind))
+        y = run(model, {"x": x})["y"]
+        assert y.dtype == x.dtype
+        assert np.array_equal(y.astype(np.float32), run(model, {"x": x.astype(np.float32)})["y"])
 
 
 @pytest.mark.parametrize("name", POOLS)

@@ -52,3 +52,13 @@ def test_a_wrong_result_is_found(
     printed = capsys.readouterr()
     assert "2 random calls, each made three times beside the standard engine: 2 failed" in printed.out
     assert "seed 8: " in printed.err
+
+
+def test_roundings_are_no_wrong_results() -> None:
+    """Of badly conditioned sums the standard engine's roundings are no nearer to the exact result than ours."""
+    exact = np.asarray([1.0, 2.0])
+    standard = np.asarray([1.0, 2.01], dtype=np.float32)
+    assert check_random._is_nearer(np.asarray([1.0, 1.995], dtype=np.float32), standard, exact)
+    assert not check_random._is_nearer(np.asarray([1.0, 2.02], dtype=np.float32), standard, exact)
+    assert not check_random._is_nearer(np.asarray([1.0, np.nan], dtype=np.float32), standard, exact)
+    assert not check_random._is_nearer(exact, standard, exact)

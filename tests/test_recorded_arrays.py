@@ -162,3 +162,9 @@ def test_an_array_of_four_axes_is_copied_in_pieces(rng: np.random.Generator) -> 
     turned = run(lambda recorder, x: recorder.contiguous(recorder.xp.permute_dims(x, (3, 1, 0, 2))), x)
     np.testing.assert_array_equal(turned, x.transpose(3, 1, 0, 2))
     np.testing.assert_array_equal(run(lambda _, x: x[:, 1::2, ::3, 2:5], x), x[:, 1::2, ::3, 2:5])
+
+
+def test_the_size_of_an_axis_that_is_left_open_follows_from_the_others(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(3, 4, 5))
+    flat = run(lambda recorder, x: recorder.contiguous(recorder.xp.reshape(x, (6, -1))), x)
+    np.testing.assert_array_equal(flat, x.reshape(6, 10))

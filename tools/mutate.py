@@ -78,13 +78,15 @@ AREAS = {
     "src/xpgrad/engine/programs/schedule.py": [
         "test_plans", "test_guard", "test_thresholds", "test_program_lengths",
     ],
-    "src/xpgrad/engine/programs/recorder.py": ["test_plans", "test_program_lengths", "test_same_call"],
+    "src/xpgrad/engine/programs/recorder.py": [
+        "test_plans", "test_program_lengths", "test_same_call", "test_torch_samples", "test_resets",
+    ],
     "src/xpgrad/engine/programs/program.py": ["test_plans", "test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/programs/instructions.py": ["test_plans", "test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/numpy_engine.py": ["test_engine", "test_chunks"],
     "src/xpgrad/engine/compiled/machine.py": ["test_time_loop", "test_chunks", "test_engine"],
-    "src/xpgrad/engine/arrays/*.py": ["test_engine", "test_activations", "test_softmax"],
-    "src/xpgrad/engine/compiled/tracing.py": ["test_tracing", "test_time_loop"],
+    "src/xpgrad/engine/arrays/*.py": ["test_engine", "test_activations", "test_softmax", "test_losses"],
+    "src/xpgrad/engine/compiled/tracing.py": ["test_tracing", "test_time_loop", "test_losses"],
     "src/xpgrad/engine/compiled/native_rows.py": ["test_tracing", "test_time_loop"],
     "adapters/xpgrad_torch/activations.py": ["test_torch_activations", "test_half_precision"],
     "adapters/xpgrad_torch/convolution.py": ["test_torch_conv"],

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
+from xpgrad_onnx._call import by_onnx
 from xpgrad_onnx._graph import facts_of
 from xpgrad_onnx._opsets import opset_of
 from xpgrad_onnx._scopes import make_unique, reads, rename_inputs, set_nodes, subgraphs
@@ -241,7 +241,7 @@ class _Folding:
                 masked = data is not None and name in data
                 feeds[name] = getattr(self.known[name], part if masked else "value")
         try:
-            return list(ReferenceEvaluator(_model_of(node, feeds, self.opset)).run(None, feeds))
+            return by_onnx(node, feeds, self.opset)
         except Exception:  # it raises anything for what it does not have
             return ()
 
@@ -260,16 +260,6 @@ class _Folding:
 
 def _is_float(kind: int | None) -> bool:
     return kind is None or helper.tensor_dtype_to_np_dtype(kind).kind not in "biuOSU"
-
-
-def _model_of(node: onnx.NodeProto, feeds: Mapping[str, Any], opset: int) -> onnx.ModelProto:
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in feeds.items()
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "folded", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
 
 
 def _branch(node: onnx.NodeProto, condition: bool) -> list[onnx.NodeProto]:

@@ -19,7 +19,7 @@ from xpgrad_onnx._parameters import UNREACHED, parameters
 from xpgrad_onnx._refusals import check_all_fixed, check_rules, cut_off, hindrance
 from xpgrad_onnx._reverse import Parts, accumulate, depending, nodes_on, path, smooth_sources, total
 from xpgrad_onnx._rules.table import RULES
-from xpgrad_onnx._scopes import all_nodes, name_results
+from xpgrad_onnx._scopes import all_nodes, name_results, without_repeats
 from xpgrad_onnx._standard import standardize
 
 _LOSSES = ("cross_entropy", "mse", "bce_with_logits")
@@ -110,9 +110,12 @@ def gradient_model(
     reached = depending(graph.nodes, wanted, graph)
     seeds = {name: seed for name, seed in seeds.items() if name in reached}
     graph = _with_rules(graph, seeds, wanted)
+    kept = {name for node in graph.nodes for name in node.output}
     _differentiate(graph, seeds, wanted)
     if standard:
         standardize(graph)
+    kept.update(value.name for value in graph.proto.output)
+    graph.nodes = without_repeats(graph.nodes, kept)
     return graph.finished()
 
 

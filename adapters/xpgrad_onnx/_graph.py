@@ -58,6 +58,7 @@ class Graph:
         dims = [d for value in self.proto.input for d in value.type.tensor_type.shape.dim]
         self.named_sizes = {d.dim_param for d in dims if d.dim_param}
         """The names of sizes of the model's own inputs."""
+        self._constants: dict[Any, str] = {}
         self.cotangents: dict[str, str] = {}
         """The tensor of which each is the cotangent."""
         self.dtype: Any = np.dtype(np.float32)
@@ -96,10 +97,13 @@ class Graph:
         return fresh(hint, self.used)
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
-        """A new initializer's name."""
-        name = self.fresh("grad/constant")
-        self.proto.initializer.append(numpy_helper.from_array(np.asarray(values, dtype=dtype), name))
-        return name
+        """The initializer of known values; equal ones are one."""
+        array = np.asarray(values, dtype=dtype)
+        key = array.dtype, array.shape, array.tobytes()
+        if key not in self._constants:
+            self._constants[key] = self.fresh("grad/constant")
+            self.proto.initializer.append(numpy_helper.from_array(array, self._constants[key]))
+        return self._constants[key]
 
     def number(self, value: float) -> str:
         """A scalar of the parameters' dtype."""

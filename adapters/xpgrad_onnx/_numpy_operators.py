@@ -120,7 +120,7 @@ _POOL = "auto_pad ceil_mode dilations kernel_shape pads strides"
 def _max_pool(call: NodeCall) -> tuple:
     """Onnx's own loops in Python, has the indices wrong with strides of 1, and fails with volumes."""
     X, reads = call.inputs["X"], _reads(call)
-    lowest = -np.inf if X.dtype.kind == "f" else np.iinfo(X.dtype).min
+    lowest = np.iinfo(X.dtype).min if X.dtype.kind in "iu" else -np.inf
     if "indices" not in call.wanted:
         return (_pooled(X, reads, lowest, np.maximum),)
     windows, places = X, np.zeros((), dtype=np.int64)
@@ -181,7 +181,8 @@ def _lp_pool(call: NodeCall) -> Any:
 def _global_lp_pool(call: NodeCall) -> tuple:
     """Onnx's evaluator has none."""
     X, p = call.inputs["X"], call.attributes["p"]
-    return (np.sum(np.abs(X) ** p, axis=tuple(range(2, X.ndim)), keepdims=True) ** (1 / p),)
+    total = np.sum(np.abs(X) ** p, axis=tuple(range(2, X.ndim)), keepdims=True)
+    return ((total ** (1 / p)).astype(X.dtype, copy=False),)
 
 
 @define("", "GlobalMaxPool", "X", "Y")

@@ -7,7 +7,7 @@ of operators that ONNX Runtime cannot differentiate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +19,7 @@ from xpgrad._operators.axes import gradient_name
 from xpgrad._operators.declaration import DECLARED
 from xpgrad._operators.words import Peephole
 from xpgrad_onnx import _numpy_operators as _numpy_operators  # registers its operators
-from xpgrad_onnx._call import DEFINITIONS, MICROSOFT, NodeCall, operator_class
-from xpgrad_onnx._call import define as _define
+from xpgrad_onnx._call import DEFINITIONS, MICROSOFT, Compute, NodeCall, define, operator_class
 from xpgrad_onnx._loop import Loop
 
 DOMAIN = "xpgrad"
@@ -64,6 +63,27 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
     if not isinstance(exact, bool):
         raise TypeError(f"operators: exact is a {type(exact).__name__}, expected a bool")
     return [*(operator_class(definition, exact) for definition in DEFINITIONS), Loop]
+
+
+_FLOATS = frozenset(map(np.dtype, ("float16", "float32", "float64")))
+
+
+def _define(
+    domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
+) -> Callable[[Compute], Compute]:
+    """Register a function that calls kernels; what they do not compute in, onnx's own operators do."""
+
+    def put(compute: Compute) -> Compute:
+        @define(domain, name, inputs, outputs, attributes)
+        def of_floats(call: NodeCall) -> Any:
+            first = next(iter(call.inputs.values()))
+            if domain == "" and isinstance(first, np.ndarray) and first.dtype not in _FLOATS:
+                return NotImplemented
+            return compute(call)
+
+        return compute
+
+    return put
 
 
 # --- recurrent operators ------------------------------------------------------------------------------------

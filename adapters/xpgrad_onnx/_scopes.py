@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -122,6 +123,33 @@ def name_results(nodes: Sequence[onnx.NodeProto], results: Iterable[tuple[str, s
         node.output[:] = [names.get(name, name) for name in node.output]
     rename_inputs(nodes, names)
     return copies
+
+
+_RANDOM = frozenset((
+    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike",
+))  # fmt: skip
+
+
+def without_repeats(nodes: Iterable[onnx.NodeProto], kept: Set[str]) -> list[onnx.NodeProto]:
+    """The nodes without those that compute what an earlier one does; results in `kept` stay."""
+    first: dict[Any, onnx.NodeProto] = {}
+    names: dict[str, str] = {}
+    left = []
+    for node in nodes:
+        rename_inputs([node], names)
+        left.append(node)
+        if node.op_type in _RANDOM or any(subgraphs(node)):
+            continue
+        work = onnx.NodeProto()
+        work.CopyFrom(node)
+        work.name = ""
+        work.output[:] = ["given" if name else "" for name in node.output]
+        same = first.setdefault(work.SerializeToString(deterministic=True), node)
+        if same is not node and kept.isdisjoint(node.output):
+            left.pop()
+            names.update((old, new) for old, new in zip(node.output, same.output, strict=True) if old)
+    return left
 
 
 def rename_inputs(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:

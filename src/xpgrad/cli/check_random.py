@@ -10,6 +10,7 @@ ones, and runs with all others. Every third call of a recurrent operator has res
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import os
@@ -502,19 +503,19 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
     arrays = {name: _array(call, name, values) for name, values in numbers.items()}
     before = {name: to_numpy(array).copy() for name, array in arrays.items()}
 
-    def cotangent(Y: Any) -> Any:
-        rng = np.random.default_rng((call.seed, turn, 1))
-        values = np.asarray(np.round(32 * rng.normal(size=tuple(Y.shape))).clip(-127, 127) / 32)
-        return _array(call, "dY", values)
+    def on_standard(dtype: str) -> dict[str, Array]:
+        with np.errstate(all="ignore"), xpgrad.use_engine("standard"):
+            like = call._replace(dtype=dtype)
+            given = {name: _array(like, name, values) for name, values in numbers.items()}
+            return _results(like, given, functools.partial(_cotangent, like, turn), lengths, reset)
 
     try:
         with np.errstate(all="ignore"):
             if call.namespace == "jax":
                 got = _results_in_jax(call, arrays, lengths or (), reset)
             else:
-                got = _results(call, arrays, cotangent, lengths, reset)
-            with xpgrad.use_engine("standard"):
-                expected = _results(call, arrays, cotangent, lengths, reset)
+                got = _results(call, arrays, functools.partial(_cotangent, call, turn), lengths, reset)
+        expected = on_standard(call.dtype)
     except Exception as error:  # any exception is a finding
         return f"turn {turn + 1}: {type(error).__name__}: {error}"
     for name, array in arrays.items():
@@ -524,9 +525,24 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
         if call.namespace == "jax" and name not in got:  # JAX keeps what the gradient needs to itself
             continue
         problem = _difference(call, got[name], wanted)
-        if problem is not None:
+        if problem is not None and not _is_nearer(got[name], wanted, on_standard("float64")[name]):
             return f"turn {turn + 1}: {name} {problem}"
     return None
+
+
+def _cotangent(call: RandomCall, turn: int, Y: Any) -> Any:
+    """One for a call's result."""
+    rng = np.random.default_rng((call.seed, turn, 1))
+    values = np.asarray(np.round(32 * rng.normal(size=tuple(Y.shape))).clip(-127, 127) / 32)
+    return _array(call, "dY", values)
+
+
+def _is_nearer(got: Array, wanted: Array, exact: Array) -> bool:
+    """Whether a result is as near to the exact one as the standard engine's, whose roundings differ."""
+    if got.dtype != wanted.dtype or tuple(got.shape) != tuple(wanted.shape):
+        return False
+    errors = [np.abs(to_numpy(one).astype(np.float64) - to_numpy(exact)) for one in (got, wanted)]
+    return bool(np.isfinite(errors[1]).all() and errors[0].max(initial=0) <= errors[1].max(initial=0))
 
 
 def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
