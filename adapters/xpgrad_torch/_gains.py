@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.16, 0.93, 1.64),
-        "GRU": (3.15, 1.84, 11.42),
-        "RNN": (2.73, 1.6, 6.7),
-        "Conv1d": (0.94, 0.52, 1.56),
-        "Conv2d": (0.94, 0.52, 1.56),
-        "Conv3d": (0.94, 0.52, 1.56),
+        "LSTM": (1.38, 1.08, 1.93),
+        "GRU": (3.29, 1.65, 12.64),
+        "RNN": (2.87, 1.75, 8.4),
+        "Conv1d": (1.79, 1.1, 2.74),
+        "Conv2d": (1.79, 1.1, 2.74),
+        "Conv3d": (1.79, 1.1, 2.74),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.59, 1.24, 2.24),
