@@ -5,8 +5,9 @@
 
 For each row it makes an environment in a temporary folder, installs the wheel of this checkout with the row's
 versions, and runs tests/test_core.py there with a separate cache of compiled code. It looks for interpreters
-as python3.X and in pyenv's folder. A row says so if its interpreter is missing, or if its packages cannot be
-installed together. Results are kept in docs/versions.json, so rows can be measured one by one.
+as python3.X and in pyenv's folder. A row whose interpreter is missing keeps its last result, if it has one. A
+row says so if its packages cannot be installed together. Results are kept in docs/versions.json, so rows can
+be measured one by one.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("xpgrad-*.whl"))
 
 
-def measure(row: Mapping[str, str], wheel: Path) -> dict[str, Any]:
-    """Make the row's environment and run the tests in it."""
+def measure(row: Mapping[str, str], wheel: Path) -> dict[str, Any] | None:
+    """Make the row's environment and run the tests in it; None without its interpreter."""
     python = interpreter(row["python"])
     if python is None:
-        return {"result": "no such interpreter here"}
+        return None
     with tempfile.TemporaryDirectory(prefix="xpgrad-versions-") as name:
         folder = Path(name)
         subprocess.run([python, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
@@ -170,7 +171,11 @@ def main() -> int:
         bar = progress(chosen, "environments")
         for row in bar:
             bar.note(" ".join(f"{name} {version}" for name, version in row.items()))
-            known[json.dumps(row)] = {"row": dict(row), **measure(row, wheel)}
+            found = measure(row, wheel)
+            if found is None:
+                message(f"no Python {row['python']} here")
+            else:
+                known[json.dumps(row)] = {"row": dict(row), **found}
     results = [known[json.dumps(row)] for row in ROWS if json.dumps(row) in known]
     cells = [[*(e["row"].get(name, "-") for name in COLUMNS), e["result"]] for e in results]
     table("Versions", [*COLUMNS, "result"], cells)
