@@ -58,7 +58,7 @@ def test_roundings_are_no_wrong_results() -> None:
     """Of badly conditioned sums the standard engine's roundings may be the larger ones."""
     exact = np.asarray([1.0, 2.0])
     standard = np.asarray([1.0, 2.01], dtype=np.float32)
-    assert check_random._is_nearer(np.asarray([1.0, 1.995], dtype=np.float32), standard, exact)
-    assert not check_random._is_nearer(np.asarray([1.0, 2.02], dtype=np.float32), standard, exact)
-    assert not check_random._is_nearer(np.asarray([1.0, np.nan], dtype=np.float32), standard, exact)
-    assert not check_random._is_nearer(exact, standard, exact)
+    assert check_random._is_as_near(np.asarray([1.0, 1.995], dtype=np.float32), standard, exact)
+    assert not check_random._is_as_near(np.asarray([1.0, 2.03], dtype=np.float32), standard, exact)
+    assert not check_random._is_as_near(np.asarray([1.0, np.nan], dtype=np.float32), standard, exact)
+    assert not check_random._is_as_near(exact, standard, exact)

@@ -525,7 +525,7 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
         if call.namespace == "jax" and name not in got:  # JAX keeps what the gradient needs to itself
             continue
         problem = _difference(call, got[name], wanted)
-        if problem is not None and not _is_nearer(got[name], wanted, on_standard("float64")[name]):
+        if problem is not None and not _is_as_near(got[name], wanted, on_standard("float64")[name]):
             return f"turn {turn + 1}: {name} {problem}"
     return None
 
@@ -537,12 +537,12 @@ def _cotangent(call: RandomCall, turn: int, Y: Any) -> Any:
     return _array(call, "dY", values)
 
 
-def _is_nearer(got: Array, wanted: Array, exact: Array) -> bool:
-    """Whether a result is as near to the exact one as the standard engine's, whose roundings differ."""
+def _is_as_near(got: Array, wanted: Array, exact: Array) -> bool:
+    """Whether a result is about as near to the exact one as the standard engine's, whose roundings differ."""
     if got.dtype != wanted.dtype or tuple(got.shape) != tuple(wanted.shape):
         return False
     errors = [np.abs(to_numpy(one).astype(np.float64) - to_numpy(exact)) for one in (got, wanted)]
-    return bool(np.isfinite(errors[1]).all() and errors[0].max(initial=0) <= errors[1].max(initial=0))
+    return bool(np.isfinite(errors[1]).all() and errors[0].max(initial=0) <= 2 * errors[1].max(initial=0))
 
 
 def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
