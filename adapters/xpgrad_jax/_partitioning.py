@@ -213,7 +213,7 @@ def split(run: Callable[..., Sequence[Any]], what: str, axes: Axes, *arrays: Any
     *arrays : array
         The arrays.
     """
-    rule = _Rule(run, axes, _splitting_among.get())
+    rule = _SplitRule(run, axes, _splitting_among.get())
     call = custom_partitioning(rule.run)
     call.def_partition(
         rule.partition, rule.shardings_of_results, decode_shardings=False, sharding_rule=rule.text()
@@ -237,7 +237,7 @@ class _Digit(NamedTuple):
     values: int
 
 
-class _Rule:
+class _SplitRule:
     """What XLA's partitioners ask about a call."""
 
     def __init__(self, run: Callable[..., Sequence[Any]], axes: Axes, devices: tuple[Any, ...]) -> None:

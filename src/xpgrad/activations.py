@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple
 
 from xpgrad._elementwise import activation_formulas as formulas
 from xpgrad._operators.arguments import check_choice, check_number
-from xpgrad._operators.declaration import Attribute, Declaration, Operand, formulas_of
+from xpgrad._operators.declaration import Attribute, Declaration, DeclaredOperand, formulas_of
 from xpgrad._operators.types import A, AnyArray, Array, MaybeNone, Wanted
 from xpgrad._operators.words import Approximate
 from xpgrad.engine import Formula
@@ -619,7 +619,7 @@ _PRELU = Declaration(
     r"ds = \sum dy \cdot (0 \text{ if } x > 0 \text{ else } x)",
     "ONNX operator PRelu; He and others (2015).",
     ("array([-0.25,  0.5 ])", "[array([0.25, 2.  ]), array([-1.])]"),
-    operands={"slope": Operand("The slope s of the negative side", _prelu_slope_pullback, 0.25)},
+    operands={"slope": DeclaredOperand("The slope s of the negative side", _prelu_slope_pullback, 0.25)},
     kinks=(0,),
     torch="PReLU",
 )

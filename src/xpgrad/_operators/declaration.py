@@ -18,7 +18,7 @@ from xpgrad._elementwise.kernel import ElementwiseKernel, NumberCheck, evaluate,
 from xpgrad._operators.arguments import check_given, check_number, check_wrt
 from xpgrad.engine import Formula
 
-__all__ = ["DECLARED", "Attribute", "Declaration", "Operand", "formulas_of"]
+__all__ = ["DECLARED", "Attribute", "Declaration", "DeclaredOperand", "formulas_of"]
 
 _Function = TypeVar("_Function", bound=Callable)
 
@@ -105,7 +105,7 @@ def formulas_of(
 
 
 @dataclass(frozen=True)
-class Operand:
+class DeclaredOperand:
     """An array beside X, which broadcasts to it and has a gradient.
 
     Parameters
@@ -170,7 +170,7 @@ class Declaration:
         The results for X = [-1, 0.5], without and with the gradient, for dY = [1, 2].
     residual : {"X", "Y"}
         What the gradient takes besides the cotangent.
-    operands : mapping of str to Operand, optional
+    operands : mapping of str to DeclaredOperand, optional
         The other arrays, in their order.
     attributes : mapping of str to Attribute, optional
         The other arguments; the numbers in the order of the formulas' parameters.
@@ -192,7 +192,7 @@ class Declaration:
     source: str
     examples: tuple[str, str]
     residual: str = "X"
-    operands: Mapping[str, Operand] = field(default_factory=dict)
+    operands: Mapping[str, DeclaredOperand] = field(default_factory=dict)
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     kinks: tuple[float, ...] = ()
     shown: Mapping[str, float] = field(default_factory=dict)

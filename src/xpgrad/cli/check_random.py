@@ -503,11 +503,13 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
     arrays = {name: _array(call, name, values) for name, values in numbers.items()}
     before = {name: to_numpy(array).copy() for name, array in arrays.items()}
 
-    def on_standard(dtype: str) -> dict[str, Array]:
+    def on_standard(call: RandomCall, arrays: Mapping[str, Array]) -> dict[str, Array]:
         with np.errstate(all="ignore"), xpgrad.use_engine("standard"):
-            like = call._replace(dtype=dtype)
-            given = {name: _array(like, name, values) for name, values in numbers.items()}
-            return _results(like, given, functools.partial(_cotangent, like, turn), lengths, reset)
+            return _results(call, arrays, functools.partial(_cotangent, call, turn), lengths, reset)
+
+    def exact() -> dict[str, Array]:
+        exactly = call._replace(dtype="float64")
+        return on_standard(exactly, {name: _array(exactly, name, each) for name, each in numbers.items()})
 
     try:
         with np.errstate(all="ignore"):
@@ -515,7 +517,7 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
                 got = _results_in_jax(call, arrays, lengths or (), reset)
             else:
                 got = _results(call, arrays, functools.partial(_cotangent, call, turn), lengths, reset)
-        expected = on_standard(call.dtype)
+        expected = on_standard(call, arrays)
     except Exception as error:  # any exception is a finding
         return f"turn {turn + 1}: {type(error).__name__}: {error}"
     for name, array in arrays.items():
@@ -525,7 +527,7 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
         if call.namespace == "jax" and name not in got:  # JAX keeps what the gradient needs to itself
             continue
         problem = _difference(call, got[name], wanted)
-        if problem is not None and not _is_as_near(got[name], wanted, on_standard("float64")[name]):
+        if problem is not None and not _is_as_near(got[name], wanted, exact()[name]):
             return f"turn {turn + 1}: {name} {problem}"
     return None
 

@@ -8,33 +8,20 @@ warning says so once.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import linecache
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from xpgrad.engine.compiled import folder
 from xpgrad.engine.compiled.folder import cache_folder
 from xpgrad.engine.process.compile_message import compiling
 from xpgrad.engine.process.locks import LastingLock
 
-_Function = TypeVar("_Function", bound=Callable)
 _lock = LastingLock()
-
-
-def one_at_a_time(function: _Function) -> _Function:
-    """Threads may come to one formula at a time, and Python's parser is not safe for that before 3.12."""
-
-    @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        with _lock:
-            return function(*args, **kwargs)
-
-    return guarded  # type: ignore[return-value]
 
 
 class Compiled(NamedTuple):
@@ -60,7 +47,6 @@ class Loaded:
 _loaded: dict[str, Loaded] = {}
 
 
-@one_at_a_time
 def load(name: str, text: str, given: Callable[[], Mapping[str, Any]] = dict) -> Loaded:
     """The functions of a generated text, from the cache folder if they are there; once in a process.
 
@@ -70,16 +56,17 @@ def load(name: str, text: str, given: Callable[[], Mapping[str, Any]] = dict) ->
     from xpgrad.engine.compiled.machine_code import linker, target
 
     stem = f"{name}_{hashlib.sha256(repr((text, target())).encode()).hexdigest()[:20]}"
-    if stem not in _loaded:
-        code = _kept(stem)
-        if code is None:
-            with compiling():
-                code = _compiled(stem, text, given())
-            _keep(stem, code)
-        made = linker()
-        made.link(code)
-        _loaded[stem] = Loaded(made, stem)
-    return _loaded[stem]
+    with _lock:  # threads come to one text at a time; before 3.12 Python's parser is not safe for them
+        if stem not in _loaded:
+            code = _kept(stem)
+            if code is None:
+                with compiling():
+                    code = _compiled(stem, text, given())
+                _keep(stem, code)
+            made = linker()
+            made.link(code)
+            _loaded[stem] = Loaded(made, stem)
+        return _loaded[stem]
 
 
 def _symbol(stem: str, function: str) -> str:

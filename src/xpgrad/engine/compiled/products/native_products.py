@@ -28,7 +28,7 @@ _PRODUCT, _LENGTH = positions(Product), length(Product)
 _PRODUCTS, _PACKING = positions(Products), positions(Packing)
 
 
-class _Panels(NamedTuple):
+class _Division(NamedTuple):
     """Functions that divide columns into panels."""
 
     panel: object
@@ -64,7 +64,7 @@ def _panels(lanes, vectors):
         high = columns if part + 1 == parts else width * (units * (part + 1) // parts)
         return width * (units * part // parts), high
 
-    return _Panels(panel, whole_panels, share_panels)
+    return _Division(panel, whole_panels, share_panels)
 
 
 def pack(dtype, lanes, height, vectors):
