@@ -1,12 +1,14 @@
-"""Run tests, and count what they call: ``python tools/covered.py [pytest's arguments]``.
+"""Run tests, and count what they call: ``python tools/covered.py [--write] [pytest's arguments]``.
 
 A table has the number of calls of each operator, forward or gradient, by place and by dtype, and how many of
 its options had another value than the default. A place is the core on arrays of a namespace, the core on the
-standard engine, or an adapter. By default it runs the short suite.
+standard engine, or an adapter. By default it runs the short suite. ``--write`` puts the table into
+docs/coverage.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import inspect
 import json
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,7 +29,12 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "XPGRAD_COVERED"
-PLACES = ("numpy", "standard", "strict", "torch", "jax", "xpgrad_torch", "xpgrad_jax", "xpgrad_onnx")
+PAGE = ROOT / "docs" / "coverage.md"
+BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
+PLACES = (
+    "numpy", "standard", "strict", "torch", "jax",
+    "xpgrad_torch", "xpgrad_jax", "xpgrad_onnx", "xpgrad_keras",
+)  # fmt: skip
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 NAMES = {
     "bcewithlogitsloss": "binary_cross_entropy_with_logits", "crossentropy": "softmax_cross_entropy",
@@ -98,8 +105,10 @@ def _profile(frame: FrameType, event: str, argument: Any) -> None:
 def _place(adapter: str | None, arrays: list[Any]) -> str:
     from xpgrad import engine
 
-    if "test_onnx" in os.environ.get("PYTEST_CURRENT_TEST", ""):
-        return "xpgrad_onnx"
+    # adapters that call others are known by their tests
+    above = re.search(r"/test_(onnx|keras)", os.environ.get("PYTEST_CURRENT_TEST", ""))
+    if above is not None:
+        return f"xpgrad_{above[1]}"
     if adapter is not None:
         return adapter
     if engine._forced.get() == "standard":
@@ -112,6 +121,10 @@ def pytest_sessionfinish() -> None:
     """Write what this process counted."""
     sys.setprofile(None)
     path = Path(os.environ[FOLDER]) / f"{os.getpid()}.json"
+    # an option that was never given counts zero
+    _options.update(
+        {(_operator(f), o): 0 for f, _, options in _watched.values() for o in options if f != "self"}
+    )
     path.write_text(json.dumps([list(_calls.items()), list(_options.items())]), encoding="utf-8")
 
 
@@ -139,14 +152,43 @@ def _rows(calls: Counter[tuple[str, ...]], options: Counter[tuple[str, ...]]) ->
         mine = {key[1:]: count for key, count in calls.items() if key[0] == operator}
         places = [sum(count for (place, _), count in mine.items() if place == name) for name in PLACES]
         dtypes = [sum(count for (_, dtype), count in mine.items() if dtype == name) for name in DTYPES]
-        given = sum(key[0] == operator for key in options)
-        yield [operator, str(given), *(str(count or "-") for count in (*places, *dtypes))]
+        given = [count > 0 for (name, _), count in options.items() if name == operator]
+        numbers = (str(count or "-") for count in (*places, *dtypes))
+        yield [operator, f"{sum(given)} of {len(given)}" if given else "-", *numbers]
+
+
+def _page(rows: list[list[str]], options: Counter[tuple[str, ...]]) -> str:
+    """Two tables, so that none is wider than a page."""
+    cut = 2 + len(PLACES)
+    lines = _markdown(["operator", "options", *PLACES], [row[:cut] for row in rows])
+    lines += _markdown(["operator", *DTYPES], [[row[0], *row[cut:]] for row in rows])
+    never = sorted(f"`{name}({option}=)`" for (name, option), count in options.items() if not count)
+    lines += [f"Options that never had another value than the default: {', '.join(never) or 'none'}."]
+    return "\n".join(lines)
+
+
+def _markdown(names: Sequence[str], rows: list[list[str]]) -> list[str]:
+    rule = ["---"] + ["---:"] * (len(names) - 1)
+    return [f"| {' | '.join(row)} |" for row in (names, rule, *rows)] + [""]
 
 
 def main() -> None:
-    """Run the tests and print the table."""
+    """Run the tests and print the table, or write it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write the table into docs/coverage.md")
+    arguments, others = parser.parse_known_args()
+    calls, options = _counted(others or ["-n", "2", "--dist", "loadfile"])
+    rows = list(_rows(calls, options))
+    if arguments.write:
+        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+        after = rest.split(END)[1]
+        text = f"{before}{BEGIN}\n{_page(rows, options)}\n{END}{after}"
+        PAGE.write_text(text, encoding="utf-8")
+        return
     table = Table("operator", "options", *PLACES, *DTYPES, box=None)
-    for row in _rows(*_counted(sys.argv[1:] or ["-n", "2", "--dist", "loadfile"])):
+    for row in rows:
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 

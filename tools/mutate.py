@@ -292,7 +292,7 @@ def main() -> int:
     )
     if not names:
         parser.error(f"--only is {arguments.only!r}, expected a pattern that fits a file of AREAS")
-    noticed, sound = Counter[str](), set[str]()
+    noticed, sound = Counter[str](), set[tuple[str, ...]]()
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"))
@@ -301,11 +301,11 @@ def main() -> int:
             while text is None:
                 name = rng.choice(names)
                 text = draw(ROOT / name, rng, _SIZES if arguments.sizes else None)
-            if name not in sound:
+            if (tests := tuple(tests_of(name))) not in sound:
                 unedited = (tree / name).read_text()
                 if any(survives(tree, name, unedited, arguments.seconds, suite) != PASS for suite in suites):
                     parser.error(f"the tests of {name} fail, or take too long, without any edit")
-                sound.add(name)
+                sound.add(tests)
             how, by = None, "none"
             for suite in suites:
                 how = survives(tree, name, text, arguments.seconds, suite)
