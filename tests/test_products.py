@@ -151,6 +151,36 @@ def test_more_columns_than_are_packed_at_a_time(dtype, monkeypatch):
     check(rng, 40, 900, 270, dtype, ("columns", "rows"), False, monkeypatch)
 
 
+@pytest.mark.parametrize(("rows", "order"), [(1, "columns"), (12, "columns"), (47, "columns"), (12, "rows")])
+@pytest.mark.parametrize("add", [False, True])
+def test_few_rows_and_a_large_weight_have_the_bits_of_many_rows(rows, order, add):
+    """The weight is read where it is: turned if it is by columns, and some rows at a time if by rows."""
+    rng, (n, k) = np.random.default_rng(rows), (8200 if rows == 1 else 2100, 516)
+    a, b, whole = problem(rng, 64, n, k, "float32", ("rows", order))
+    expected = computed(a, b, whole, n, add, 1)[:rows]
+    for threads in (1, 2):
+        for by in ("rows", "columns"):
+            few = matrix(rng, rows, k, "float32", by)
+            few[...] = a[:rows]
+            np.testing.assert_array_equal(computed(few, b, whole[:rows], n, add, threads), expected)
+
+
+@pytest.mark.parametrize(("dtype", "order"), [("float32", "columns"), ("float64", "rows")])
+def test_a_result_larger_than_caches(dtype, order):
+    """It goes past them in whole vectors, where its rows begin with such, and only without a sum in it."""
+    rng, (m, n, k) = np.random.default_rng(6), (4100, 1024, 5)
+    a, b = matrix(rng, m, k, dtype, order), matrix(rng, k, n, dtype, "rows")
+    for columns, first in [(n, 0), (n - 19, 0), (n, 1)]:
+        memory = np.full(m * n + 64, np.nan, dtype)
+        begin = -(address_of(memory) // memory.itemsize) % 16 + first
+        c = memory[begin : begin + m * n].reshape(m, n)[:, :columns]
+        expected, magnitude = exact(a, b[:, :columns], np.zeros_like(c), False)
+        for threads, add in [(1, False), (1, True), (2, False)]:
+            products.multiply(Team(threads), a, b[:, :columns], c, add)
+            assert np.all(np.abs(c - (1 + add) * expected) <= 40 * np.finfo(dtype).eps * magnitude)
+        assert np.isnan(memory).sum() == memory.size - m * columns
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["rows", "columns"])
 def test_packed_before_it_has_the_same_bits(order, dtype):

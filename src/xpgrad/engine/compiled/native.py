@@ -42,6 +42,7 @@ __all__ = [
     "numbers",
     "release",
     "scratch",
+    "settle_memory",
     "share",
     "share_of_one",
     "share_parts",
@@ -119,6 +120,12 @@ def system(code):
     """The addresses of the system's functions, 0 for those that it lacks; see `records.SystemCalls`."""
     word = words_by_name(code.module, SYSTEM)
     return code.memory(code.builder.ptrtoint(word, INT64), np.int64)
+
+
+@Instruction
+def settle_memory(code):
+    """What was written past the caches is in memory before anything that another thread is told of."""
+    code.builder.fence("seq_cst")
 
 
 @inside()

@@ -44,9 +44,16 @@ class Tiles(NamedTuple):
 _AHEAD = 24
 # And for a row of C in so many of its first passes.
 _PACE = 4
+COPIED = 16
+"""Rows of B that are copied into all panels before the next ones: memory delivers whole rows sooner than a
+panel's part of each."""
 
 # Of two passes together LLVM keeps some sums on the stack.
 _ALONE = "unroll.disable"
+
+# What a tile of a matrix product does with C: it writes there, or adds to it; it writes past the caches; or
+# it goes on with the sums that are there.
+SET, ADD, STREAM, CONTINUE = range(4)
 
 # A tile's sums, the vectors that it loads and one of equal elements fill 32 registers, or 16.
 _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
@@ -124,23 +131,26 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 
 @functools.cache
 def matrix_tile(
-    dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: int
-) -> Any:
+    dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: int,
+    goes_on: bool = False, streams: bool = False,
+) -> Any:  # fmt: skip
     """A tile of a matrix product, C = A B or C += A B.
 
     Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, *asked)``: addresses of
     elements, distances in elements, how many elements a sum has, how many columns the tile has (all of its
-    vectors' but some of the last one's), and whether to add to C; for the others see below. B has `panels`
+    vectors' but some of the last one's), and what becomes of C; for the others see below. B has `panels`
     panels of ``width = vectors * lanes`` columns each. For m below `rows` and t below `columns` it sets, or
     adds to,
 
         c[m * c_line + t] = sum over k of A[m, k] * b[(t // width) * b_panel + k * b_line + t % width]
 
     with ``A[m, k] = a[m * a_line + k]`` by rows, else ``a[k * a_line + m]``. A whole vector is read of b
-    where the last one has fewer columns. Each sum is a chain of multiply-adds from zero on.
+    where the last one has fewer columns. Each sum is a chain of multiply-adds from zero on, or with CONTINUE
+    from C on, if it `goes_on`. Where it `streams`, STREAM takes a C whose
+    rows begin with whole vectors of memory; elsewhere that is SET.
 
     It prefetches what is needed after it: for each k and each of `asks` pairs (place, step), which are the
-    last arguments, the byte at ``place + k * step``.
+    last arguments, the byte at ``place + k * step``; without any, of an A by rows the rows behind its own.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -148,7 +158,11 @@ def matrix_tile(
         a, b, c = code.reals(a), code.reals(b), code.reals(c)
         lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
+        mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
+        if goes_on:
+            with code.builder.if_then(code.equal(add, CONTINUE)):
+                code.load_sums(sums, c, c_line, mask)
 
         builder = code.builder
 
@@ -162,6 +176,9 @@ def matrix_tile(
             code.prefetch([code.at(one, code.times(b_line, _AHEAD)) for one in places], write=False)
             for place, step in zip(asked[::2], asked[1::2], strict=True):
                 code.prefetch_byte(builder.add(place, builder.mul(k, step)))
+            if by_rows and not asks and rows in (4, 8):  # a row in turn: a line has more elements than these
+                row = builder.add(builder.and_(k, INT64(rows - 1)), INT64(rows))
+                code.prefetch([code.at(code.at(a, builder.mul(row, a_line)), k)], write=False, level=2)
             loaded = [code.load(one) for one in places]
             code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
 
@@ -174,13 +191,23 @@ def matrix_tile(
                 multiply(k)
         else:
             first = code.at_most(count, _PACE * rows)
+            if streams:  # what goes past the caches is not asked for
+                first = builder.select(code.equal(add, STREAM), INT64(0), first)
             with code.loop(first, _ALONE) as k:
                 ask_row(builder.sdiv(k, INT64(_PACE)))
                 multiply(k)
             with code.loop(builder.sub(count, first), _ALONE) as k:
                 multiply(builder.add(first, k))
-        mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
-        code.store_or_add(sums, c, c_line, mask, add)
+        code.add_to_sums(sums, c, c_line, mask, code.equal(add, ADD))
+        if not streams:
+            code.store_masked(sums, c, c_line, mask)
+            return
+        whole = code.equal(columns, panels * vectors * lanes)
+        with builder.if_else(builder.and_(code.equal(add, STREAM), whole)) as (past, into):
+            with past:
+                code.stream(sums, c, c_line)
+            with into:
+                code.store_masked(sums, c, c_line, mask)
 
     return vector_function(dtype, lanes, generate, 10 + 2 * asks)
 
@@ -193,6 +220,8 @@ def copy_tile(dtype: str, lanes: int, vectors: int) -> Any:
     `count` and t below ``vectors * lanes`` it sets
 
         target[k * line + t] = source[k * row + t]
+
+    Meanwhile the rows that are `COPIED` further come into a cache.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -200,6 +229,8 @@ def copy_tile(dtype: str, lanes: int, vectors: int) -> Any:
         source, target = code.reals(source), code.reals(target)
         with code.loop(count) as k:
             start, to = code.at(source, code.builder.mul(k, row)), code.at(target, code.builder.mul(k, line))
+            coming = code.at(start, code.times(row, COPIED))
+            code.prefetch([code.at(coming, v * lanes) for v in range(vectors)], write=False, level=2)
             loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
             for v, vector in enumerate(loaded):
                 code.store_first(vector, code.at(to, v * lanes), None)

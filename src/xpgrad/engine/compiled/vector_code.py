@@ -116,10 +116,10 @@ class VectorCode:
     def _pointer(self, place: Any) -> Any:
         return self.builder.bitcast(place, self._vector.as_pointer())
 
-    def prefetch(self, places: Iterable[Any], write: bool) -> None:
-        """Ask for the lines at these places, which will be written to or read."""
+    def prefetch(self, places: Iterable[Any], write: bool, level: int = 1) -> None:
+        """Ask for the lines at these places, which will be written to or read, into a cache of this level."""
         for place in places:
-            prefetch(self.builder, place, write)
+            prefetch(self.builder, place, write, level)
 
     def prefetch_byte(self, address: Any) -> None:
         """Ask for the line of a byte, into the second-level cache."""
@@ -146,20 +146,38 @@ class VectorCode:
         places = ir.Constant(numbers, list(range(self._lanes)))
         return self.builder.icmp_signed(relation, self.everywhere(number, numbers), places)
 
-    def store_or_add(self, sums: list[list[Any]], target: Any, line: Any, mask: Any, add: Any) -> None:
-        """A tile into memory, or added to what is there; of the last vector of each row what the mask has."""
-        places = self.places(target, line, len(sums), len(sums[0]))
-        adds = self.builder.icmp_signed("!=", add, INT64(0))
+    def load_sums(self, sums: list[list[Any]], source: Any, line: Any, mask: Any) -> None:
+        """A tile from memory; of the last vector of each row what the mask has."""
+        for row, places in zip(sums, self.places(source, line, len(sums), len(sums[0])), strict=True):
+            for number, (variable, place) in enumerate(zip(row, places, strict=True)):
+                last = number == len(row) - 1
+                self.builder.store(self._masked_load(place, mask) if last else self.load(place), variable)
+
+    def add_to_sums(self, sums: list[list[Any]], source: Any, line: Any, mask: Any, adds: Any) -> None:
+        """A tile from memory, if it `adds`, added to the sums."""
         with self.builder.if_then(adds):
-            for row, line_of in zip(sums, places, strict=True):
-                for number, (variable, place) in enumerate(zip(row, line_of, strict=True)):
-                    last = number == len(row) - 1
-                    before = self._masked_load(place, mask) if last else self.load(place)
-                    self.builder.store(self.builder.fadd(before, self.builder.load(variable)), variable)
-        for row, line_of in zip(sums, places, strict=True):
-            for variable, place in zip(row[:-1], line_of[:-1], strict=True):
+            before = [[self.variable(self.zero) for _ in row] for row in sums]
+            self.load_sums(before, source, line, mask)
+            for row, others in zip(sums, before, strict=True):
+                for variable, other in zip(row, others, strict=True):
+                    total = self.builder.fadd(self.builder.load(other), self.builder.load(variable))
+                    self.builder.store(total, variable)
+
+    def store_masked(self, sums: list[list[Any]], target: Any, line: Any, mask: Any) -> None:
+        """A tile into memory; of the last vector of each row what the mask has."""
+        for row, places in zip(sums, self.places(target, line, len(sums), len(sums[0])), strict=True):
+            for variable, place in zip(row[:-1], places[:-1], strict=True):
                 self._store(self.builder.load(variable), place)
-            self._masked_store(self.builder.load(row[-1]), line_of[-1], mask)
+            self._masked_store(self.builder.load(row[-1]), places[-1], mask)
+
+    def stream(self, sums: list[list[Any]], target: Any, line: Any) -> None:
+        """A tile into memory, past the caches; each vector begins at a multiple of its size."""
+        now = self.builder.module.add_metadata([ir.IntType(32)(1)])
+        for row, places in zip(sums, self.places(target, line, len(sums), len(sums[0])), strict=True):
+            for variable, place in zip(row, places, strict=True):
+                vector, pointer = self.builder.load(variable), self._pointer(place)
+                stored = self.builder.store(vector, pointer, align=self._lanes * self._size)
+                stored.set_metadata("nontemporal", now)
 
     def _masked(self, kind: str, result: Any, arguments: list[Any]) -> Any:
         name = f"llvm.masked.{kind}.v{self._lanes}f{8 * self._size}.p0"

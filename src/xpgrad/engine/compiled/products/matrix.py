@@ -29,6 +29,11 @@ ROWS, PACKED_ROWS = 32, 64
 For each summed element these come from another page of memory: so several lines at a time.
 """
 
+FEW_ROWS = 16
+"""Rows of an A by rows for which a B by rows is not packed: that takes as long as the product."""
+STRIP = 64
+"""Columns of B that are computed as rows of the transpose, before what they give is turned."""
+
 # Rows of each thread from which on a product is divided by rows, though each thread then packs all of B; if B
 # has so many times as many columns, that takes longer than to read all of A.
 _MANY_ROWS, _WIDE = 64, 3
@@ -162,11 +167,12 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
         parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
     itemsize = np.dtype(dtype).itemsize
     # of B as much as leaves a second-level cache room for A: it is read again for each part of B
-    fitting = 3 * settings.second_level_cache() // 8 // (_INNER * itemsize)
+    fitting = 3 * settings.second_level_cache() // 8 // (largest_block(k) * itemsize)
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
     gaps = PACKED_ROWS // functions.height - 1  # between groups of rows
-    size = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
-    return Plan(functions, parts, by_rows, columns, size)
+    packed = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
+    turned = itemsize * (largest_block(k) + 2 * STRIP) * functions.width
+    return Plan(functions, parts, by_rows, columns, max(packed, turned))
 
 
 def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:

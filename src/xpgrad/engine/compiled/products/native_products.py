@@ -14,16 +14,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.native import call_with_numbers, elements, inside, share, share_of_one, stack
+from xpgrad.engine.compiled.native import (
+    call_with_numbers,
+    elements,
+    inside,
+    settle_memory,
+    share,
+    share_of_one,
+    stack,
+)
 from xpgrad.engine.compiled.native_ahead import begin
-from xpgrad.engine.compiled.products.matrix import PACKED_ROWS, ROWS, block_of
+from xpgrad.engine.compiled.products.matrix import FEW_ROWS, PACKED_ROWS, ROWS, block_of
+from xpgrad.engine.compiled.products.native_few_rows import few_by_columns, few_by_rows, is_far
 from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
-from xpgrad.engine.compiled.register_tiles import copy_tile, strip_tile, turn_tile
+from xpgrad.engine.compiled.register_tiles import (
+    ADD,
+    COPIED,
+    SET,
+    STREAM,
+    copy_tile,
+    strip_tile,
+    turn_tile,
+)
 from xpgrad.engine.process.memory import LINE
 
 __all__ = ["by_panels", "multiply", "multiply_each", "pack", "pack_part"]
 
-_FEW = 4  # rows, for which a B by rows is read where it is: packing would take as long as the product
+# Bytes of a C that is written past the caches: it has left them before anybody reads it, and a line that
+# is written in a cache was read from memory first.
+_STREAMED = 1 << 24
+# Rows of an A by columns for which a B by rows is not packed.
+_FEW_BY_COLUMNS = 4
 _PRODUCT, _LENGTH = positions(Product), length(Product)
 _PRODUCTS, _PACKING = positions(Products), positions(Packing)
 
@@ -74,20 +95,37 @@ def pack(dtype, lanes, height, vectors):
     copy, copy_panel = copy_tile(dtype, lanes, 1), copy_tile(dtype, lanes, vectors)
 
     @inside()
+    def copy_vectors(source, row, columns, inner, target, line):
+        if columns == width:
+            copy_panel(source, row, inner, target, line)
+        else:
+            for j in range(0, columns, lanes):
+                copy(source + size * j, row, inner, target + size * j, line)
+
+    @inside()
+    def copy_rows(source, row, inner, columns, target):
+        """The whole vectors of rows."""
+        for k in range(0, inner, COPIED):
+            first, count = 0, min(COPIED, inner - k)
+            while first < columns:
+                line = panel(columns - first)
+                whole = min(line, columns - first) // lanes * lanes
+                start, to = source + size * (row * k + first), target + size * (first * inner + line * k)
+                copy_vectors(start, row, whole, count, to, line)
+                first += line
+
+    @inside()
     def pack(source, row, column, inner, columns, target):
         """A matrix (inner, columns) in panels."""
         first = 0
+        if column == 1:
+            copy_rows(source, row, inner, columns, target)
         while first < columns:
             line = panel(columns - first)
             count = min(line, columns - first)
             whole, done = count // lanes * lanes, 0  # columns in whole vectors; how many of their rows
             start, to = source + size * column * first, target + size * first * inner
             if column == 1:
-                if whole == width:
-                    copy_panel(start, row, inner, to, line)
-                else:
-                    for j in range(0, whole, lanes):
-                        copy(start + size * j, row, inner, to + size * j, line)
                 done = inner
             elif row == 1:
                 done = inner // lanes * lanes
@@ -193,40 +231,20 @@ def _packed_rows(dtype, height):
     return pack_rows
 
 
-def multiply(dtype, lanes, height, vectors):
-    """The function ``(data, part)`` of a `records.Product`."""
-    size, share_panels = np.dtype(dtype).itemsize, _panels(lanes, vectors).share_panels
+def _many_rows(dtype, height):
+    """The function for any number of rows; for its arguments see `native_few_rows`."""
+    size = np.dtype(dtype).itemsize
     # Between groups of packed rows: at a power of two, as many bytes as a tile has, they would push one
     # another out of a near cache.
     gap, pack_rows = LINE // size, _packed_rows(dtype, height)
 
     @inside()
-    def multiply(data, part):
-        """Some of the rows or columns of a product. For the integers see `records.Product`."""
-        at = _PRODUCT
-        tiles, pack, by_panels = data[at.tiles], data[at.pack], data[at.by_panels]
-        m, n, k, add, parts = data[at.m], data[at.n], data[at.k], data[at.add], data[at.parts]
-        by_height, work, most = data[at.by_rows], data[at.memory], data[at.columns]
-        c, c_line = data[at.c], data[at.c_line]
-        a, a_row, a_column = data[at.a.address], data[at.a.row], data[at.a.column]
-        b, b_row, b_column = data[at.b.address], data[at.b.row], data[at.b.column]
+    def many_rows(
+        tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, b_column, n, k, c, c_line, add, work, most
+    ):
+        """B is packed, as many columns of a block as stay in a cache."""
         by_rows = 1 if a_column == 1 else 0
         a_line = a_row if by_rows else a_column
-        if by_height:
-            low, high = share(m, height, part, parts)
-            a, c, m = a + size * a_row * low, c + size * c_line * low, high - low
-        else:
-            low, high = share_panels(n, part, parts)
-            b, c, n = b + size * b_column * low, c + size * low, high - low
-        work += data[at.bytes] * part
-        if m <= 0 or n <= 0:
-            return
-        if m <= _FEW and b_column == 1:
-            whole = n // lanes * lanes
-            call_with_numbers(
-                by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, whole, 0, 1, c, c_line, add, 0)
-            )
-            b, c, n = b + size * whole, c + size * whole, n - whole
         block, some = block_of(k), ROWS if by_rows else PACKED_ROWS
         packed_a = work + size * block * most
         for j in range(0, n, most):
@@ -235,7 +253,7 @@ def multiply(dtype, lanes, height, vectors):
                 inner = min(block, k - first)
                 source = b + size * (b_row * first + b_column * j)
                 call_with_numbers(pack, (source, b_row, b_column, inner, columns, work))
-                more = 1 if first > 0 else add
+                more = ADD if first > 0 else add
                 for i in range(0, m, some):
                     rows = min(some, m - i)
                     at, to = a + size * (a_row * i + a_column * first), c + size * (c_line * i + j)
@@ -249,6 +267,53 @@ def multiply(dtype, lanes, height, vectors):
                         (tiles, by_rows, at, line, tile, rows, work, 0, inner, columns, 0, 1, to, c_line,
                          more, 0),
                     )  # fmt: skip
+
+    return many_rows
+
+
+def multiply(dtype, lanes, height, vectors):
+    """The function ``(data, part)`` of a `records.Product`."""
+    size, width = np.dtype(dtype).itemsize, lanes * vectors
+    share_panels = _panels(lanes, vectors).share_panels
+    shape = (dtype, lanes, height, vectors)
+    by_rows, by_columns, many_rows = few_by_rows(*shape), few_by_columns(*shape), _many_rows(dtype, height)
+    whole_lines = size * width % LINE == 0
+
+    @inside()
+    def multiply(data, part):
+        """Some of the rows or columns of a product. For the integers see `records.Product`."""
+        at = _PRODUCT
+        tiles, pack, by_panels = data[at.tiles], data[at.pack], data[at.by_panels]
+        m, n, k, add, parts = data[at.m], data[at.n], data[at.k], data[at.add], data[at.parts]
+        work, most = data[at.memory] + data[at.bytes] * part, data[at.columns]
+        c, c_line = data[at.c], data[at.c_line]
+        a, a_row, a_column = data[at.a.address], data[at.a.row], data[at.a.column]
+        b, b_row, b_column = data[at.b.address], data[at.b.row], data[at.b.column]
+        large = size * c_line * m >= _STREAMED
+        if data[at.by_rows]:
+            low, high = share(m, height, part, parts)
+            a, c, m = a + size * a_row * low, c + size * c_line * low, high - low
+        else:
+            low, high = share_panels(n, part, parts)
+            b, c, n = b + size * b_column * low, c + size * low, high - low
+        if m <= 0 or n <= 0:
+            return
+        done = 0  # columns
+        if b_column == 1 and m <= (FEW_ROWS if a_column == 1 else _FEW_BY_COLUMNS):
+            done = n // width * width
+            by_rows(tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, 1, done, k, c, c_line, add, work,
+                    most)  # fmt: skip
+        elif b_column != 1 and m <= width and is_far(size, m, n, k):
+            done = n
+            by_columns(tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, b_column, n, k, c, c_line,
+                       add, work, most)  # fmt: skip
+        elif whole_lines and large and add == SET and k <= block_of(k):
+            add = STREAM if c % LINE == 0 and c_line % lanes == 0 else SET
+        b, c = b + size * b_column * done, c + size * done
+        many_rows(tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, b_column, n - done, k, c, c_line,
+                  add, work, most)  # fmt: skip
+        if add == STREAM:
+            settle_memory()
 
     return multiply
 
