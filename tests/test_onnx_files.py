@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -386,3 +389,20 @@ def test_weights_that_are_attributes_are_named() -> None:
         ValueError, match=r"has ai.onnx.ml.LinearRegressor \(1 node\): its weights are attributes"
     ):
         gradient_model(parser.parse_model(text))
+
+
+@pytest.mark.long
+def test_the_tool_compares_beside_a_kink(tmp_path, monkeypatch, capsys):
+    """A channel with scale and shift of zero lies on Relu's kink, where each side has its own slope."""
+    model = model_of(
+        "g (float[N, 3] x) => (float[N, 2] y) <float[3, 2] W = {1, 2, 3, 4, 5, 6}, float[2] scale = {1, 0}, "
+        "float[2] shift = {0.5, 0}> { p = MatMul(x, W) q = Mul(p, scale) r = Add(q, shift) y = Relu(r) }"
+    )
+    path = tmp_path / "dead.onnx"
+    onnx.save(model, path)
+    tool = Path(__file__).parents[1] / "tools" / "onnx_files.py"
+    for words, wrong in [([], 1), (["--aside"], 0)]:
+        monkeypatch.setattr(sys, "argv", ["onnx_files.py", str(path), *words])
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(tool), run_name="__main__")
+        assert left.value.code == wrong, capsys.readouterr().out
