@@ -452,6 +452,15 @@ def test_wrong_numbers_and_names_are_refused(
     assert f"error: {words}" in capsys.readouterr().err
 
 
+def test_an_unknown_argument_gets_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as status:
+        main(["check", "lstm"])
+    assert status.value.code == 2
+    shown = capsys.readouterr().err
+    assert "check [-h] [--all]" in shown
+    assert "check: error: unrecognized arguments: lstm" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -175,7 +175,7 @@ xpgrad.softmax_cross_entropy_grad(np.ones_like(loss), x, t)
 
 def test_what_cannot_be_compiled(monkeypatch, capsys):
     assert command_line.main(["warm", "lstn"]) == 2
-    assert "no operator is called 'lstn', expected of lstm, " in capsys.readouterr().err
+    assert "no operator is called 'lstn', expected names of lstm, " in capsys.readouterr().err
     monkeypatch.setenv("XPGRAD_JIT", "0")
     assert command_line.main(["warm", "lstm"]) == 1
     assert "XPGRAD_JIT=0" in capsys.readouterr().err

@@ -460,11 +460,13 @@ binary, binary_grad = xpgrad.binary_cross_entropy_with_logits, xpgrad.binary_cro
 BAD = {
     "labels' shape": (
         lambda: entropy(X, np.zeros(3, int)), ValueError,
-        "softmax_cross_entropy: labels has shape (3,), expected (X's without the classes) = (2,)",
+        "softmax_cross_entropy: labels has shape (3,), "
+        "expected (X's without the classes, for labels of dtype int64) = (2,)",
     ),
     "probabilities' shape": (
         lambda: entropy(X, np.ones(2)), ValueError,
-        "softmax_cross_entropy: labels has shape (2,), expected (the shape of X) = (2, 3)",
+        "softmax_cross_entropy: labels has shape (2,), "
+        "expected (the shape of X, for labels of dtype float64) = (2, 3)",
     ),
     "probabilities' dtype": (
         lambda: entropy(X, np.ones((2, 3), "f4")), TypeError,

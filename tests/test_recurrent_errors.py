@@ -175,7 +175,7 @@ BAD: Bad = {
     "whole numbers": (
         other(X=np.zeros((T, N, I), dtype=np.int64)),
         TypeError,
-        "W has dtype float64, expected int64, the dtype of X",
+        "X has dtype int64, expected one of float16, float32, float64",
     ),
     "direction": (
         attributes(direction="backward"),

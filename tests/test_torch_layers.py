@@ -276,6 +276,8 @@ SHARED_ERRORS = [
     ({"clip": -1.0}, ValueError, ["clip", "-1"]),
     ({"activations": ["Cosine"] * 3}, ValueError, ["activations"]),
     ({"activation_alpha": [0.5]}, ValueError, ["activation_alpha"]),
+    ({"activations": "Relu"}, TypeError, ["activations is 'Relu', expected a list of names"]),
+    ({"activation_alpha": 0.5}, TypeError, ["activation_alpha is 0.5, expected a list of numbers"]),
 ]
 
 
@@ -363,6 +365,7 @@ BOTH_REFUSE = [
     ([torch.zeros(5)], {}, ValueError, ["input", "1", "2", "3"]),
     ([torch.zeros(T, N, 7)], {}, RuntimeError, ["input.size(-1)", "7", "input_size = 2"]),
     ([ZEROS.double()], {}, ValueError, ["input", "torch.float64", "torch.float32"]),
+    ([ZEROS.long()], {}, ValueError, ["input has dtype torch.int64", "; convert input.to(torch.float32)"]),
     ([ZEROS], {"lengths": [1, 2]}, ValueError, ["lengths", "(2,)", "(3,)"]),
     ([ZEROS], {"lengths": [1, 2, 6]}, ValueError, ["6", "5"]),
     ([ZEROS], {"lengths": [1, -2, 5]}, ValueError, ["-2"]),

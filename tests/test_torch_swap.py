@@ -128,8 +128,17 @@ def test_models_without_anything_to_replace():
 
 
 def test_not_a_module():
-    with pytest.raises(TypeError, match=r"swap: model is list, expected torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"swap: model is list of 1, expected torch\.nn\.Module"):
         xpgrad_torch.swap([nn.LSTM(2, 3)])
+    with pytest.raises(TypeError, match="swap: model is the class LSTM, expected torch"):
+        xpgrad_torch.swap(nn.LSTM)
+
+
+def test_verify_takes_no_switch():
+    with pytest.raises(
+        TypeError, match="swap: verify is True, expected an example input of the model: a ten"
+    ):
+        xpgrad_torch.swap(nn.Sequential(nn.Linear(2, 2)), verify=True)
 
 
 def test_hooks_move_along_and_can_be_removed():

@@ -215,9 +215,19 @@ def test_functions_without_a_rule() -> None:
         xpgrad.vjp(np.tanh, np.zeros(2))
 
 
+def test_results_in_the_place_of_the_function() -> None:
+    """An array has no hash, so no table finds it."""
+    shown = r"expected a function, and its arguments behind it: vjp\(lstm, X, W, R\)(?m:$)"
+    for fn, kind in ((xpgrad.relu(np.zeros(2)), "ndarray"), ([1], "list"), ("lstm", "str")):
+        with pytest.raises(TypeError, match=f"^vjp: fn is a {kind}, {shown}"):
+            xpgrad.vjp(fn)
+
+
 def test_arguments_that_the_kernel_does_not_take(case: Case) -> None:
-    with pytest.raises(TypeError, match="H0"):
+    with pytest.raises(TypeError, match=r"^vjp: lstm: got an unexpected keyword argument 'H0'"):
         vjp_of(case, H0=case.arguments["initial_h"])
+    with pytest.raises(TypeError, match=r"^vjp: lstm: missing a required argument: 'X'"):
+        xpgrad.vjp(xpgrad.lstm)
 
 
 ONE_OUTPUT = ["relu", "leaky_relu", "sigmoid", "tanh", "gelu", "softmax", "log_softmax"]

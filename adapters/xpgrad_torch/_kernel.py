@@ -47,7 +47,9 @@ def is_single(operator: str, input: Any, axes: int, expected: str = "torch.Tenso
 
 
 def type_of(value: Any) -> str:
-    """Return the name of a value's type, for messages, of a tuple or a list with its length."""
+    """Return, for messages, a class's name or a value's type, of a tuple or a list with its length."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     if isinstance(value, tuple | list):
         return f"{type(value).__name__} of {len(value)}"
     return type(value).__name__

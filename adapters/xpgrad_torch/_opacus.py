@@ -17,7 +17,7 @@ import functools
 import sys
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +43,14 @@ def holder(option: str) -> str:
 
 
 def hold(module: nn.Module, options: Mapping[str, Any]) -> None:
-    """Keep options as attributes of a module, lists as copies."""
+    """Keep options as attributes of a module, lists as copies; the kernel refuses text and single numbers."""
     for name, value in options.items():
-        held = list(value) if name.startswith("activation") and value is not None else value
+        listed = (
+            name.startswith("activation")
+            and isinstance(value, Iterable)
+            and not isinstance(value, str | bytes)
+        )
+        held = list(value) if listed else value
         setattr(module, holder(name), held)
 
 

@@ -209,9 +209,10 @@ class Recurrent(Unscripted, Sampled, nn.Module):
                 f"{self._NAME}: input.size(-1) is {X.shape[-1]}, expected input_size = {self.input_size}"
             )
         if X.dtype != weight.dtype and not autocasts(X):
+            other = f" or model.to({X.dtype})" if X.is_floating_point() else ""
             raise ValueError(
                 f"{self._NAME}: input has dtype {X.dtype}, expected that of the weights, {weight.dtype}; "
-                f"convert one: input.to({weight.dtype}) or model.to({X.dtype})"
+                f"convert {'one: ' if other else ''}input.to({weight.dtype}){other}"
             )
 
     def _split(self, hx: Any, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> States | None:

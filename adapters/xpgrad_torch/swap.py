@@ -13,6 +13,7 @@ from xpgrad._report_table import ReportRow, report_text
 from xpgrad_torch import _episodes, _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
 from xpgrad_torch._gains import GAINS
+from xpgrad_torch._kernel import type_of
 from xpgrad_torch._private import STATE_TABLES, children_of, rebind_hooks, tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
 from xpgrad_torch._timed_layers import first_inputs, slower_than
@@ -267,7 +268,12 @@ def swap(
     Conv1d: ... times as fast as PyTorch's (... to ...) on ...: 'xpgrad bench' measures it here
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
+        raise TypeError(f"swap: model is {type_of(model)}, expected torch.nn.Module")
+    if isinstance(verify, bool):
+        raise TypeError(
+            f"swap: verify is {verify}, expected an example input of the model: a tensor, a tuple of its "
+            "arguments or a dict of them by name"
+        )
     if tolerance is not None and verify is None:
         raise ValueError(f"swap: tolerance is {tolerance}, expected verify to be given, it is None")
     table = _table("swap", activations, cells, convolutions)
@@ -331,7 +337,7 @@ def unswap(model: nn.Module) -> nn.Module:
     'torch.nn.modules.rnn'
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"unswap: model is {type(model).__name__}, expected torch.nn.Module")
+        raise TypeError(f"unswap: model is {type_of(model)}, expected torch.nn.Module")
     known = _of_theirs()
     kept = {module: why for module, why in _bound(model).items() if type(module) in known}
     for module in model.modules():
@@ -431,7 +437,7 @@ def swap_report(
     1 of 2 modules with parameters replaced
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"swap_report: model is {type(model).__name__}, expected torch.nn.Module")
+        raise TypeError(f"swap_report: model is {type_of(model)}, expected torch.nn.Module")
     table = _table("swap_report", activations, cells, convolutions)
     kept = _why_not(model)
     slower = {} if verify is None else _timed(model, table, kept, verify, convolutions)[1]

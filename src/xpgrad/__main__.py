@@ -25,7 +25,8 @@ _COMMANDS = {
 _INTERRUPTED = 130  # a shell's status for a program that Ctrl-C ended
 
 
-def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, ModuleType | None]:
+    """The parser, that of the chosen command (itself without one), and the command's module."""
     program = "xpgrad" if Path(sys.argv[0]).stem == "xpgrad" else "python -m xpgrad"
     parser = argparse.ArgumentParser(
         prog=program,
@@ -34,7 +35,7 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, ModuleType | N
     )
     parser.add_argument("--version", action="version", version=f"xpgrad {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    module = None
+    command, module = parser, None
     for name, summary in _COMMANDS.items():
         if name == chosen:
             module = importlib.import_module(f".cli.{name}", __package__)
@@ -47,7 +48,7 @@ def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, ModuleType | N
             module.add_arguments(command)
         else:
             commands.add_parser(name, help=summary)
-    return parser, module
+    return parser, command, module
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,12 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     try:
-        parser, module = _parser(chosen)
+        parser, command, module = _parser(chosen)
         if not arguments:
             parser.print_help(sys.stderr)
             return 2
-        args = parser.parse_args(arguments)
-        if module is None:  # parse_args has refused everything else
+        args, unknown = parser.parse_known_args(arguments)
+        if unknown:  # parse_args would show the usage without the command's
+            command.error(f"unrecognized arguments: {' '.join(unknown)}")
+        if module is None:  # the parser has refused everything else
             parser.error("a command is needed")
         return int(module.run(args))
     except KeyboardInterrupt:

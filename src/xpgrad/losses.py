@@ -210,10 +210,10 @@ class _CrossEntropy:
         rest = math.prod(shape[2:])
         self.rows, self.classes = (batch, classes, rest), classes
         check_shape(operator, "weights", weights, "C", (classes,))
-        if by_number:
-            check_shape(operator, "labels", labels, "X's without the classes", self.sample_shape)
-        else:
-            check_shape(operator, "labels", labels, "the shape of X", shape)
+        words, fitting = (
+            ("X's without the classes", self.sample_shape) if by_number else ("the shape of X", shape)
+        )
+        check_shape(operator, "labels", labels, f"{words}, for labels of dtype {labels.dtype}", fitting)
         self.loss_shape = self.sample_shape if reduction == "none" else ()
         check_shape(operator, "dY", dY, "the shape of the loss", self.loss_shape)
         check_out(operator, out, shape if operator.endswith("_grad") else self.loss_shape)

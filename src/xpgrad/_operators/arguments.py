@@ -76,6 +76,9 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
                 f"{operator}: {name} is an array of {_short_name(other)}, expected {_short_name(xp)}, "
                 f"the namespace of {leader}"
             )
+    known = _floats_of(xp)  # before the others are held against it: a wrong leader is not their fault
+    if not any(first.dtype == dtype for dtype in known.values()):
+        raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}")
     one_device = array_api_compat.is_numpy_namespace(xp)
     place = _place(first)
     for name, array in given.items():
@@ -89,9 +92,6 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             raise TypeError(
                 f"{operator}: {name} is on device {other_place}, expected {place}, the device of {leader}"
             )
-    known = _floats_of(xp)
-    if not any(first.dtype == dtype for dtype in known.values()):
-        raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}")
     for name, array in numbers.items():
         if not xp.isdtype(array.dtype, "integral"):
             raise TypeError(f"{operator}: {name} has dtype {array.dtype}, expected an integer dtype")

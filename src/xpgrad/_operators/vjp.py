@@ -149,6 +149,11 @@ _ADAPTERS = {
 
 
 def rule_of(fn: Any) -> _GradientRule:
+    if not callable(fn):  # arrays and results have no hash to look them up by
+        raise TypeError(
+            f"vjp: fn is a {type(fn).__name__}, expected a function, and its arguments behind it: "
+            "vjp(lstm, X, W, R)"
+        )
     rule = _GradientRule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
     if rule is None:
         package = getattr(fn, "__module__", None) or ""
@@ -379,7 +384,10 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     rule = rule_of(fn)
     signature, shared, gradient_only = _arguments_of(fn)
     options = {name: kwargs.pop(name) for name in list(kwargs) if name in gradient_only}
-    arguments = signature.bind(*args, **kwargs).arguments
+    try:
+        arguments = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise TypeError(f"vjp: {fn.__name__}: {error}") from None
     out = arguments.get("out")
     if out is not None and any(out is value for name, value in arguments.items() if name != "out"):
         raise ValueError(

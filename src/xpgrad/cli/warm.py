@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     """
     unknown = [name for name in args.operators if name not in WORKS]
     if unknown:
-        message(f"warm: no operator is called {unknown[0]!r}, expected of {', '.join(WORKS)}")
+        message(f"warm: no operator is called {unknown[0]!r}, expected names of {', '.join(WORKS)}")
         return 2
     problem = _problem()
     if problem:
