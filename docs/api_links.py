@@ -19,6 +19,7 @@ MODULES = (
     "xpgrad_torch",
     "xpgrad_torch.functional",
     "xpgrad_jax",
+    "xpgrad_keras",
     "xpgrad_onnx",
 )
 ALL = ("xpgrad", "xpgrad.testing", "xpgrad_torch", "xpgrad_onnx")
@@ -28,6 +29,7 @@ PAGES = {
     "start_pytorch": ("xpgrad_torch", "xpgrad_torch.functional", "xpgrad"),
     "jax": ("xpgrad_jax", "xpgrad"),
     "start_jax": ("xpgrad_jax", "xpgrad"),
+    "keras": ("xpgrad_keras",),  # activations are Keras' there
     "own_cells": ("xpgrad.cells", *ALL),
 }
 """Where it is looked for on a page."""

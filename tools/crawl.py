@@ -33,7 +33,8 @@ GENERATED = (
     "sg_execution_times",
 )
 """Pages for looking things up: nobody has to link to them, and their code is no text."""
-NAME = re.compile(r"(xpgrad(?:_torch|_jax|_onnx)?(?:\.(?:testing|cells|functional))?)\.(\w+)(\(.*\))?", re.S)
+_MODULE = r"xpgrad(?:_torch|_jax|_keras|_onnx)?(?:\.(?:testing|cells|functional))?"
+NAME = re.compile(rf"({_MODULE})\.(\w+)(\(.*\))?", re.S)
 
 
 class Page(NamedTuple):
