@@ -64,12 +64,12 @@ CURVES = tuple(map(Curve, DECLARED.values()))
 
 def functions():
     """The table of functions, as lines of Markdown."""
-    lines = ["| function | value | gradient | from |", "| --- | --- | --- | --- |"]
+    lines = ["| function | value and gradient | from |", "| --- | --- | --- |"]
     for name, declaration in DECLARED.items():
         parameters = inspect.signature(getattr(xpgrad, name)).parameters
         numbers = [f"{option} = {parameters[option].default}" for option in declaration.attributes]
         taken = ", ".join([declaration.residual, *declaration.operands])
-        equations = f"${declaration.equation}$ | ${declaration.slope}$"
+        equations = f"${declaration.equation}$<br>${declaration.slope}$"
         lines.append(f"| {', '.join([f'`{name}`', *numbers])} | {equations} | {taken} |")
     return lines
 

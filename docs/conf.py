@@ -43,7 +43,8 @@ html_theme_options = {
     "show_nav_level": 1,
     "navigation_with_keys": False,
     "show_prev_next": True,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "pygments_dark_style": "github-dark-high-contrast",  # the default shows keywords as text
     "footer_start": ["copyright"],
     "footer_end": [],
 }
@@ -95,9 +96,14 @@ warnings.filterwarnings("ignore", message="Matplotlib is currently using agg")
 
 
 def _plain_stars(app, what, name, obj, options, lines):
-    """Shapes such as (N, C, *size) are no emphasis. Examples stay as they are: they are code."""
+    """Shapes such as (N, C, *size) are no emphasis. Examples and literals stay as they are: they are code."""
     lines[:] = [
-        line if line.lstrip().startswith((">>>", "...")) else re.sub(r"(?<=[ (])\*(?=\w+\))", r"\\*", line)
+        line
+        if line.lstrip().startswith((">>>", "..."))
+        else "``".join(
+            part if number % 2 else re.sub(r"(?<=[ (])\*(?=\w+\))", r"\\*", part)
+            for number, part in enumerate(line.split("``"))
+        )
         for line in lines
     ]
 
