@@ -30,7 +30,10 @@ For each summed element these come from another page of memory: so several lines
 """
 
 FEW_ROWS = 16
-"""Rows of an A by rows for which a B by rows is not packed: that takes as long as the product."""
+"""Rows of an A by rows for which a B by rows is not packed: that takes as long as the product.
+
+Their sums take the memory of B's packed block, of at least so many rows (`largest_block`).
+"""
 STRIP = 64
 """Columns of B that are computed as rows of the transpose, before what they give is turned."""
 
