@@ -65,6 +65,10 @@ def pytest_configure() -> None:
     for name in xpgrad_torch.__all__:
         _watch(getattr(getattr(xpgrad_torch, name), "forward", None), "self", "xpgrad_torch")
     threading.setprofile(_profile)
+
+
+def pytest_runtest_setup() -> None:
+    """Go on counting: a test before may have set another profile."""
     sys.setprofile(_profile)
 
 
@@ -93,13 +97,22 @@ def _profile(frame: FrameType, event: str, argument: Any) -> None:
         name, adapter, defaults = _watched[frame.f_code]
         given = frame.f_locals
         operator = _operator(type(given["self"]).__name__ if name == "self" else name)
-        arrays = [a for a in given.values() if hasattr(a, "dtype") and hasattr(a, "shape")]
+        arrays = [value for value in given.values() if _is_array(value)]
         for dtype in {str(array.dtype).rpartition(".")[2] for array in arrays} & {*DTYPES}:
             _calls[operator, _place(adapter, arrays), dtype] += 1
         for name, default in defaults.items():
             value = given.get(name, default)
             if value is not default and not (isinstance(value, type(default)) and value == default):
                 _options[operator, name] += 1
+
+
+def _is_array(value: Any) -> bool:
+    if type(value).__module__.startswith("torch.fx"):
+        return False  # a question to a Proxy becomes a node of its graph
+    try:
+        return hasattr(value, "dtype") and hasattr(value, "shape")
+    except RuntimeError:  # a nested tensor has no shape
+        return False
 
 
 def _place(adapter: str | None, arrays: list[Any]) -> str:
