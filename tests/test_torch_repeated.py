@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
 from xpgrad_torch import _private, _programs, convolution, functional  # noqa: E402
+from xpgrad_torch._units import KERNELS  # noqa: E402
 
 CELLS = ("LSTMCell", "GRUCell", "RNNCell")
 N, SIZE = 3, 4
@@ -27,7 +28,7 @@ assert_close = torch.testing.assert_close
 @pytest.fixture(autouse=True)
 def nothing_came_before(monkeypatch):
     torch.manual_seed(0)
-    for kernel in (*functional._RECURRENT.values(), convolution._CONV, convolution._CONV_TRANSPOSE):
+    for kernel in (*KERNELS.values(), convolution._CONV, convolution._CONV_TRANSPOSE):
         for programs in kernel.programs:
             monkeypatch.setattr(programs, "_known", {})
     monkeypatch.setattr(xpgrad_torch._autograd, "_calls", {})
@@ -137,7 +138,7 @@ def test_other_tensors_are_looked_at(kind):
     same = (x, x) if kind == "LSTMCell" else x
     for _ in range(12):  # one tensor in two places, which no comparison finds
         assert_alike(ours, theirs, x, same)
-    (known,) = functional._RECURRENT[f"{kind[:-4].lower()}_cell"].programs[0]._known.values()
+    (known,) = KERNELS[f"{kind[:-4].lower()}_cell"].programs[0]._known.values()
     assert all(len(alike) < _programs._MOST_ALIKE for alike in known._alike.values())
 
 
@@ -419,7 +420,7 @@ def test_of_one_shape_only_the_first_kinds_of_calls_are_compared(repeats):
     for _ in range(3):
         for more in range(12):
             cell(torch.randn(N, SIZE), torch.randn(N, SIZE + more)[:, :SIZE])
-    (known,) = functional._RECURRENT["gru_cell"].programs[0]._known.values()
+    (known,) = KERNELS["gru_cell"].programs[0]._known.values()
     (alike,) = known._alike.values()
     assert len(alike) == most
     assert repeats == {"ready": most, "looks": 36 - most}

@@ -11,6 +11,7 @@ import torch
 
 from xpgrad_torch import activations, convolution, functional, losses
 from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._units import KERNELS
 
 T, N, I, H = 3, 2, 2, 3
 SIZES = {"T": T, "N": N, "I": I, "H": H, "D": 1, "C": 4, "O": 6, "L": 7, "K": 3}
@@ -122,29 +123,29 @@ _AUGRU = {
 _BOTH = {"direction": "bidirectional"}
 
 OPERATORS = {
-    "lstm": Operator(functional.lstm, functional._LSTM, _LSTM, {"clip": 1.5}),
+    "lstm": Operator(functional.lstm, KERNELS["lstm"], _LSTM, {"clip": 1.5}),
     "lstm-both": Operator(
-        functional.lstm, functional._LSTM, _LSTM_FIRST, _BOTH | {"layout": 1}, sizes={"D": 2}
+        functional.lstm, KERNELS["lstm"], _LSTM_FIRST, _BOTH | {"layout": 1}, sizes={"D": 2}
     ),
-    "gru": Operator(functional.gru, functional._GRU, _GRU),
+    "gru": Operator(functional.gru, KERNELS["gru"], _GRU),
     "gru-both": Operator(
-        functional.gru, functional._GRU, _GRU, _BOTH | {"linear_before_reset": 1}, sizes={"D": 2}
+        functional.gru, KERNELS["gru"], _GRU, _BOTH | {"linear_before_reset": 1}, sizes={"D": 2}
     ),
-    "rnn": Operator(functional.rnn, functional._RNN, _RNN, {"clip": 1.5}),
+    "rnn": Operator(functional.rnn, KERNELS["rnn"], _RNN, {"clip": 1.5}),
     "rnn-both": Operator(
-        functional.rnn, functional._RNN, _RNN, _BOTH | {"activations": ["Softplus", "Elu"]}, sizes={"D": 2}
+        functional.rnn, KERNELS["rnn"], _RNN, _BOTH | {"activations": ["Softplus", "Elu"]}, sizes={"D": 2}
     ),
-    "layer_norm_lstm": Operator(functional.layer_norm_lstm, functional._LAYER_NORM_LSTM, _LAYER_NORM_LSTM),
+    "layer_norm_lstm": Operator(functional.layer_norm_lstm, KERNELS["layer_norm_lstm"], _LAYER_NORM_LSTM),
     "layer_norm_gru": Operator(
-        functional.layer_norm_gru, functional._LAYER_NORM_GRU, _LAYER_NORM_GRU, _BOTH, sizes={"D": 2}
+        functional.layer_norm_gru, KERNELS["layer_norm_gru"], _LAYER_NORM_GRU, _BOTH, sizes={"D": 2}
     ),
-    "slstm": Operator(functional.slstm, functional._SLSTM, _SLSTM),
-    "augru": Operator(functional.augru, functional._AUGRU, _AUGRU, _BOTH, sizes={"D": 2}),
+    "slstm": Operator(functional.slstm, KERNELS["slstm"], _SLSTM),
+    "augru": Operator(functional.augru, KERNELS["augru"], _AUGRU, _BOTH, sizes={"D": 2}),
     "lstm_cell": Operator(
-        functional.lstm_cell, functional._LSTM_CELL, _LSTM_CELL, {"activations": ["Sigmoid", "Tanh", "Elu"]}
+        functional.lstm_cell, KERNELS["lstm_cell"], _LSTM_CELL, {"activations": ["Sigmoid", "Tanh", "Elu"]}
     ),
-    "gru_cell": Operator(functional.gru_cell, functional._GRU_CELL, _GRU_CELL),
-    "rnn_cell": Operator(functional.rnn_cell, functional._RNN_CELL, _RNN_CELL),
+    "gru_cell": Operator(functional.gru_cell, KERNELS["gru_cell"], _GRU_CELL),
+    "rnn_cell": Operator(functional.rnn_cell, KERNELS["rnn_cell"], _RNN_CELL),
     "conv1d": Operator(
         functional.conv1d,
         convolution._CONV,

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 import xpgrad
 from xpgrad._operators.arguments import check_lengths
 from xpgrad._operators.axes import axes_of_cell
-from xpgrad._operators.kernel_description import MASKS
-from xpgrad._operators.recurrent_docs import Words, recurrent_sections
+from xpgrad._operators.recurrent_docs import Words, recurrent_docstring
+from xpgrad._operators.units import UNITS
 from xpgrad._operators.words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
 from xpgrad._recurrent.resets import check_with_resets, has_resets, with_resets
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
@@ -71,15 +71,6 @@ Lengths: TypeAlias = Sequence[int] | ArrayLike
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
-_LSTM = Kernel("lstm")
-_GRU = Kernel("gru", products=True)
-_RNN = Kernel("rnn")
-_LSTM_CELL = Kernel("lstm_cell")
-_GRU_CELL = Kernel("gru_cell")
-_RNN_CELL = Kernel("rnn_cell")
-_SLSTM = Kernel("slstm")
-_AUGRU = Kernel("augru")
-
 
 def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     """The kernel's outputs that callers see.
@@ -123,13 +114,7 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
 
 # --- the core's own functions under a trace
 
-_KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        _LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL, _SLSTM, _AUGRU, Kernel("layer_norm_lstm"),
-        Kernel("layer_norm_gru"),
-    )
-}  # fmt: skip
+_KERNELS = {name: Kernel(name) for unit in UNITS.values() for name in unit.kernels}
 _of_cells: dict[xpgrad.Cell, Kernel] = {}
 
 
@@ -217,14 +202,15 @@ _WORDS = Words(
     result="jax.Array",
     gradient="computed only for the operands that JAX asks for.",
     refused=_NO_ARRAY,
+    constant=_ITS_GRADIENT,
     notes={
         "X": " float16, bfloat16, float32 or float64.",
         "sequence_lens": """ Under a trace, which does
     not know them, a length below 0 counts as 0 and one above T as T.""",
-        **dict.fromkeys(MASKS, _ITS_GRADIENT),
         "peephole": ' ``"truncated"`` has no forward mode.',
     },
     options={},
+    arrays="JAX arrays",
     sequence=_IMPORTS
     + """\
 >>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, {rows}, 3)), jnp.ones((1, {rows}, 5))
@@ -244,23 +230,23 @@ _WORDS = Words(
 
 
 def _recurrent(
-    kernel: Kernel, what: str, results: str, arguments: str
+    arguments: str | None = None,
 ) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """A recurrent function: the first line of its docstring, its results, and arguments for an example."""
+    """A recurrent function: its docstring follows from the declaration, and arguments for an example."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-        signature = inspect.signature(function)
-        sections = recurrent_sections(kernel.name, signature, results, arguments, _WORDS)
-        return _public(kernel, function, what + sections)
+        name = function.__name__
+        return _public(_KERNELS[name], function, recurrent_docstring(name, function, _WORDS, arguments))
 
     return decorate
 
 
-_OF_JAX = "The ONNX {} as a differentiable function of JAX arrays."
-_STEP = "One step of `{}`, for a loop that you write."
+def _run_recurrent(name: str, given: dict[str, Any]) -> Any:
+    """The results of a recurrent function, for its arguments. They are taken apart."""
+    return _run(_KERNELS[name], given, len(UNITS[name.removesuffix("_cell")].shown(name)))
 
 
-@_recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
+@_recurrent("X, W, R, clip=3.0")
 def lstm(
     X: ArrayLike,
     W: ArrayLike,
@@ -285,10 +271,10 @@ def lstm(
     zoneout_c: ArrayLike | None = None,
     peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return _run(_LSTM, locals(), 3)
+    return _run_recurrent("lstm", locals())
 
 
-@_recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
+@_recurrent("X, W, R, linear_before_reset=1")
 def gru(
     X: ArrayLike,
     W: ArrayLike,
@@ -308,10 +294,10 @@ def gru(
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    return _run(_GRU, locals(), 2)
+    return _run_recurrent("gru", locals())
 
 
-@_recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
+@_recurrent('X, W, R, activations=["Relu"]')
 def rnn(
     X: ArrayLike,
     W: ArrayLike,
@@ -328,15 +314,10 @@ def rnn(
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    return _run(_RNN, locals(), 2)
+    return _run_recurrent("rnn", locals())
 
 
-@_recurrent(
-    _SLSTM,
-    "The sLSTM of xLSTM as a differentiable function of JAX arrays.",
-    "H_all, H_t, C_t, N_t, M_t",
-    "X, W, R",
-)
+@_recurrent()
 def slstm(
     X: ArrayLike,
     W: ArrayLike,
@@ -354,15 +335,10 @@ def slstm(
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    return _run(_SLSTM, locals(), 5)
+    return _run_recurrent("slstm", locals())
 
 
-@_recurrent(
-    _AUGRU,
-    "The GRU with an attentional update gate as a differentiable function of JAX arrays.",
-    "H_all, H_t",
-    "X, jnp.ones((7, 2, 1)), W, R",
-)
+@_recurrent("X, jnp.ones((7, 2, 1)), W, R")
 def augru(
     X: ArrayLike,
     attention: ArrayLike,
@@ -377,10 +353,10 @@ def augru(
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    return _run(_AUGRU, locals(), 2)
+    return _run_recurrent("augru", locals())
 
 
-@_recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
+@_recurrent()
 def lstm_cell(
     X: ArrayLike,
     H: ArrayLike,
@@ -397,10 +373,10 @@ def lstm_cell(
     input_forget: bool = False,
     peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array]:
-    return _run(_LSTM_CELL, locals(), 2)
+    return _run_recurrent("lstm_cell", locals())
 
 
-@_recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
+@_recurrent()
 def gru_cell(
     X: ArrayLike,
     H: ArrayLike,
@@ -414,10 +390,10 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
 ) -> jax.Array:
-    return _run(_GRU_CELL, locals(), 1)
+    return _run_recurrent("gru_cell", locals())
 
 
-@_recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")
+@_recurrent()
 def rnn_cell(
     X: ArrayLike,
     H: ArrayLike,
@@ -430,7 +406,7 @@ def rnn_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
 ) -> jax.Array:
-    return _run(_RNN_CELL, locals(), 1)
+    return _run_recurrent("rnn_cell", locals())
 
 
 def gru_d(

@@ -1,12 +1,11 @@
 """Docstrings whose sections several functions or classes share."""
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from xpgrad._operators.kernel_description import MASKS
-from xpgrad._operators.recurrent_docs import Words, recurrent_sections
+from xpgrad._operators.recurrent_docs import Words, recurrent_docstring
+from xpgrad._operators.units import UNITS, Unit
 
 Described = TypeVar("Described")
 
@@ -34,15 +33,6 @@ def described_as(model: Any, words: Mapping[str, str]) -> Callable[[Described], 
 
 # --------------------------------------------------------------------------------- recurrent functions
 
-_SAVED = {
-    "lstm": "6H",
-    "gru": "5H",
-    "rnn": "H",
-    "layer_norm_lstm": "16H + 3",
-    "layer_norm_gru": "10H + 2",
-    "slstm": "11H",
-    "augru": "5H",
-}
 _SAVE = """"all", "states" or int
     What is kept for the gradient. ``"all"``: NUMBERS numbers for each step and sequence.
     ``"states"``: only the operands, with the initial states; the gradient runs the kernel again and
@@ -75,31 +65,84 @@ _WORDS = Words(
 computed only for operands that require one. It is itself differentiable
 (``create_graph=True``), then in PyTorch's own operators, which is slower.""",
     refused="an operand is not a tensor, or operands differ in dtype or device",
-    notes=dict.fromkeys(MASKS, " It has no gradient."),
+    constant=" It has no gradient.",
+    notes={},
     options={},
+    arrays="PyTorch tensors",
     sequence=_IMPORTS + _SEQUENCE,
     step=_IMPORTS + _STEP,
 )
 
 
-def described_recurrent(results: str, arguments: str) -> Callable[[Described], Described]:
-    """Return a decorator that puts sections behind the first line of a recurrent function's docstring.
+def described_recurrent(arguments: str | None = None, *results: str) -> Callable[[Described], Described]:
+    """Return a decorator that gives a recurrent function the docstring that follows from its declaration.
 
     Parameters
     ----------
-    results : str
-        The names of what it returns.
-    arguments : str
-        Those of the example.
+    arguments : str, optional
+        The arguments of the example.
+    *results : str
+        The names of what it returns, by default the states.
     """
 
     def describe(function: Any) -> Any:
-        if function.__doc__ is not None:  # as in Python without docstrings
-            name, numbers = function.__name__, _SAVED.get(function.__name__)
-            options = {} if numbers is None else {"save": _SAVE.replace("NUMBERS", numbers)}
+        if __doc__ is not None:  # as in Python without docstrings
+            name = function.__name__
+            unit = UNITS[name.removesuffix("_cell")]
+            options = {} if name != unit.name else {"save": _SAVE.replace("NUMBERS", unit.numbers_saved)}
             words = _WORDS._replace(options=options)
-            signature = inspect.signature(function)
-            function.__doc__ += recurrent_sections(name, signature, results, arguments, words)
+            function.__doc__ = recurrent_docstring(name, function, words, arguments, results)
         return function
 
     return describe
+
+
+_LAYER = """; what it computes is described in `xpgrad.{unit.name}`.
+{inputs}
+Parameters
+----------
+input_size, hidden_size : int
+    I and H.
+bias : bool
+    Whether there are biases B.
+batch_first : bool
+    Whether input and output are (N, T, ...).
+bidirectional : bool
+    Whether a second set of parameters runs from the sequences' ends.
+device, dtype
+    Of the parameters.
+save : "all", "states" or int
+    What is kept for the gradient; see `xpgrad_torch.functional.lstm`.
+
+Attributes
+----------
+{parameters} : Parameter
+    As `xpgrad.{unit.name}` has them, gates in the order {unit.gates}. They begin as those of `torch.nn.GRU`.
+
+Raises
+------
+ValueError, TypeError
+    From the constructor and from a call, where a size or an attribute breaks the operator's rules.
+"""
+_LAYER_EXAMPLE = """
+Examples
+--------
+>>> import torch
+>>> from xpgrad_torch import {name}
+>>> output, finals = {name}(3, 5)(torch.randn(7, 2, 3), lengths=[7, 4])
+>>> output.shape
+torch.Size([7, 2, 5])
+"""
+
+
+def layer_docstring(name: str, unit: Unit) -> str:
+    """Return what stands behind the first words of the docstring of a declared operator's layer."""
+    given = ", ".join(f"{one}={one}" for one in unit.inputs)
+    called = f"\nIt is called as ``layer(input, hx=None, lengths=None, reset=None, {given})``.\n"
+    text = _LAYER + ("" if unit.inputs else _LAYER_EXAMPLE)
+    return text.format(
+        name=name,
+        unit=unit,
+        inputs=called if unit.inputs else "",
+        parameters=", ".join(["W", "R", "B", *unit.parameters]),
+    )

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import xpgrad
-from xpgrad._operators.kernel_description import MASKS
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import CallTemplate, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
@@ -27,6 +25,7 @@ from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._private import parameter_of, parameters_in
 from xpgrad_torch._programs import key_of
 from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
+from xpgrad_torch._units import recurrent_call, run_packed, run_recurrent
 
 States = tuple[Tensor, ...]
 
@@ -126,7 +125,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
 
     def _run_kernel(self, operands: Mapping[str, Any], wanted_outputs: int | None = None) -> States:
         try:
-            return functional.run_recurrent(self._KERNEL, self._arguments(operands), wanted_outputs)
+            return run_recurrent(self._KERNEL, self._arguments(operands), wanted_outputs)
         except (TypeError, ValueError) as error:
             name_lengths(error, self._NAME)
             raise
@@ -151,7 +150,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         if form is None or form in _known_steps:
             return
         wanted_outputs = 1 + len(self._STATES)
-        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands), wanted_outputs)
+        call, names = recurrent_call(self._KERNEL, self._arguments(operands), wanted_outputs)
         parts, given = self._operand_parts(), (*self._STATE_OPERANDS[: len(self._STATES)], LENGTHS)
         where: list[str | int | None] = []
         for operand in names[1:]:
@@ -528,9 +527,7 @@ class Layers(Recurrent, nn.RNNBase):
         initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
         operands = {"X": X, **self._weights(suffixes), **initial, "sequence_lens": packing.lengths}
         wanted_outputs = 1 + len(self._STATES)
-        H_all, *finals = functional.run_packed(
-            self._KERNEL, self._arguments(operands), packing, wanted_outputs
-        )
+        H_all, *finals = run_packed(self._KERNEL, self._arguments(operands), packing, wanted_outputs)
         return (H_all,), tuple(finals)
 
     def _run_layer(
@@ -602,7 +599,9 @@ class Layers(Recurrent, nn.RNNBase):
         if self.training and self.recurrent_dropout:
             kept = 1 - self.recurrent_dropout
             masks["recurrent_mask"] = _drawn(X, kept, (D, N, hidden)) / kept
-        for name, p, size in zip(MASKS[1:], reversed(self._shares()), (hidden, *cell), strict=False):
+        for name, p, size in zip(
+            ("zoneout_h", "zoneout_c"), reversed(self._shares()), (hidden, *cell), strict=False
+        ):
             if p:
                 shape = (T, D, N, size)
                 masks[name] = _drawn(X, p, shape) if self.training else X.new_full(shape, p)

@@ -1,4 +1,4 @@
-"""The GRU with an attentional update gate as a layer."""
+"""The GRU with an attentional update gate: the function and the layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,13 +6,33 @@ from typing import Any
 from torch import Tensor
 
 from xpgrad._operators.arguments import check_choice
-from xpgrad_torch import functional
-from xpgrad_torch._sequence_layer import SequenceLayer
+from xpgrad_torch._docs import described_recurrent
+from xpgrad_torch._unit_layer import UnitLayer
+from xpgrad_torch._units import run_recurrent
 
 __all__ = ["AUGRU"]
 
 
-class AUGRU(SequenceLayer):
+@described_recurrent("X, torch.rand(7, 2, 1), W, R")
+def augru(
+    X: Tensor,
+    attention: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor]:
+    return run_recurrent("augru", locals())
+
+
+class AUGRU(UnitLayer, function=augru):
     """GRU with an attentional update gate; what it computes is described in `xpgrad.augru`.
 
     It is called as ``layer(input, hx=None, lengths=None, reset=None, attention=attention)``, with the
@@ -54,9 +74,6 @@ class AUGRU(SequenceLayer):
     (torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
     """
 
-    R: Tensor
-    B: Tensor | None
-
     def __init__(
         self,
         input_size: int,
@@ -72,39 +89,12 @@ class AUGRU(SequenceLayer):
     ) -> None:
         self._check_sizes(input_size=input_size, hidden_size=hidden_size)
         check_choice("AUGRU", "reset_after", reset_after, (False, True))
-        rows = 3 * hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"W": (rows, input_size), "R": (rows, hidden_size)}
-        super().__init__(
-            input_size,
-            hidden_size,
-            shapes | ({"B": (2 * rows,)} if bias else {}),
-            bidirectional=bidirectional,
-            batch_first=batch_first,
-            save=save,
-            device=device,
-            dtype=dtype,
-        )
-        self.bias, self.reset_after = bias, reset_after
-        if not bias:
-            self.register_parameter("B", None)
+        super().__init__(input_size, hidden_size, bias, batch_first, bidirectional, device, dtype, save=save)
+        self.reset_after = reset_after
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""
-        extra = "" if self.bias else ", bias=False"
-        return super().extra_repr() + extra + ("" if self.reset_after else ", reset_after=False")
+        return super().extra_repr() + ("" if self.reset_after else ", reset_after=False")
 
-    def _input_names(self) -> tuple[str, ...]:
-        return ("attention",)
-
-    def _run(
-        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        states = [None] if initial is None else list(initial)
-        if len(states) != 1:
-            raise ValueError(f"AUGRU: hx has {len(states)} tensors, expected 1: h_0")
-        direction = "bidirectional" if self.bidirectional else "forward"
-        H_all, H_t = functional.augru(
-            X, inputs["attention"], self.W, self.R, self.B, lengths, states[0],
-            linear_before_reset=int(self.reset_after), direction=direction, save=self.save,
-        )  # fmt: skip
-        return H_all, (H_t,)
+    def _attributes(self) -> dict[str, Any]:
+        return {"linear_before_reset": int(self.reset_after)}

@@ -1,31 +1,26 @@
 """Recurrent layers with layer normalization."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 import xpgrad
 from xpgrad._operators.words import Saved
 from xpgrad_torch import functional
 from xpgrad_torch._opacus import hold, holder
 from xpgrad_torch._sequence_layer import SequenceLayer
+from xpgrad_torch._unit_layer import UnitLayer
 
 __all__ = ["LayerNormGRU", "LayerNormLSTM"]
 
 
-class _LayerNormLayer(SequenceLayer):
+class _LayerNormLayer(UnitLayer):
     """What both modules share."""
 
-    _FUNCTION: ClassVar[Callable[..., tuple[Tensor, ...]]]
-    _GATES: ClassVar[int]
-    _STATES: ClassVar[tuple[str, ...]]
-    _VECTORS: ClassVar[tuple[str, ...]]
     _OPTIONS: ClassVar[tuple[str, ...]] = ("clip", "activations", "activation_alpha", "activation_beta")
-
-    B: Tensor | None
 
     def __init__(
         self,
@@ -44,41 +39,28 @@ class _LayerNormLayer(SequenceLayer):
         activation_beta: Sequence[float] | None = None,
         save: Saved | int = "all",
     ) -> None:
-        self._check_sizes(input_size=input_size, hidden_size=hidden_size)
-        H, G = hidden_size, self._GATES * hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"W": (G, input_size), "R": (G, H)}
-        shapes |= {"B": (2 * G,)} if bias else {}
-        shapes |= {name: (H,) if name.endswith("_c") else (2, G) for name in self._VECTORS}
-        super().__init__(
-            input_size,
-            hidden_size,
-            shapes,
-            bidirectional=bidirectional,
-            batch_first=batch_first,
-            save=save,
-            device=device,
-            dtype=dtype,
-        )
-        self.bias, self.epsilon = bias, epsilon
+        super().__init__(input_size, hidden_size, bias, batch_first, bidirectional, device, dtype, save=save)
+        self.epsilon = epsilon
         options = (clip, activations, activation_alpha, activation_beta)
         hold(self, dict(zip(self._OPTIONS, options, strict=True)))
-        if not bias:
-            self.register_parameter("B", None)
         self._check_options()
 
     def _check_options(self) -> None:
         """Raise now what the operator would raise at the first batch."""
-        D, G = (2 if self.bidirectional else 1), self._GATES
+        D, G = (2 if self.bidirectional else 1), self._UNIT.rows
         weights, pair, row = np.zeros((D, G, 1)), np.zeros((D, 2, G)), np.zeros((D, 1))
-        vectors = [row if name.endswith("_c") else pair for name in self._VECTORS]
+        vectors = [row if name.endswith("_c") else pair for name in self._UNIT.parameters]
         with xpgrad.use_engine("standard"):
-            operator = getattr(xpgrad, self._FUNCTION.__name__)
-            operator(np.zeros((1, 1, 1)), weights, weights, None, *vectors, **self._attributes())
+            operator = getattr(xpgrad, self._UNIT.name)
+            direction = "bidirectional" if self.bidirectional else "forward"
+            operator(
+                np.zeros((1, 1, 1)), weights, weights, None, *vectors, direction=direction,
+                **self._attributes(),
+            )  # fmt: skip
 
     def _attributes(self) -> dict[str, Any]:
         options = {name: getattr(self, holder(name)) for name in self._OPTIONS}
-        direction = "bidirectional" if self.bidirectional else "forward"
-        return {"epsilon": self.epsilon, "direction": direction, **options}
+        return {"epsilon": self.epsilon, **options}
 
     def reset_parameters(self) -> None:
         """Draw W, R and B as `torch.nn.LSTM` does; scales are 1, shifts 0."""
@@ -95,25 +77,10 @@ class _LayerNormLayer(SequenceLayer):
         """Return the constructor's arguments."""
         options = {name: getattr(self, holder(name)) for name in self._OPTIONS}
         extras = [f"{name}={value!r}" for name, value in options.items() if value is not None]
-        return ", ".join([super().extra_repr(), f"epsilon={self.epsilon}", *extras])
-
-    def _run(
-        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        count = len(self._STATES)
-        states = [None] * count if initial is None else list(initial)
-        if len(states) != count:
-            raise ValueError(
-                f"{type(self).__name__}: hx has {len(states)} tensors, expected {count}: "
-                f"{', '.join(self._STATES)}"
-            )
-        vectors = [getattr(self, name) for name in self._VECTORS]
-        operands = (X, self.W, self.R, self.B, *vectors, lengths, *states)
-        outputs = type(self)._FUNCTION(*operands, save=self.save, **self._attributes())
-        return outputs[0], tuple(outputs[1 : 1 + count])
+        return ", ".join([SequenceLayer.extra_repr(self), f"epsilon={self.epsilon}", *extras])
 
 
-class LayerNormLSTM(_LayerNormLayer):
+class LayerNormLSTM(_LayerNormLayer, function=functional.layer_norm_lstm):
     """LSTM with layer normalization; `xpgrad.layer_norm_lstm` has the equations.
 
     Parameters
@@ -154,13 +121,8 @@ class LayerNormLSTM(_LayerNormLayer):
     (torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
     """
 
-    _FUNCTION = staticmethod(functional.layer_norm_lstm)
-    _GATES = 4
-    _STATES = ("h_0", "c_0")
-    _VECTORS = ("gamma", "beta", "gamma_c", "beta_c")
 
-
-class LayerNormGRU(_LayerNormLayer):
+class LayerNormGRU(_LayerNormLayer, function=functional.layer_norm_gru):
     """GRU with layer normalization; `xpgrad.layer_norm_gru` has the equations.
 
     Parameters
@@ -188,8 +150,3 @@ class LayerNormGRU(_LayerNormLayer):
     >>> output.shape, h_n.shape
     (torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
     """
-
-    _FUNCTION = staticmethod(functional.layer_norm_gru)
-    _GATES = 3
-    _STATES = ("h_0",)
-    _VECTORS = ("gamma", "beta")

@@ -1,4 +1,4 @@
-"""The sLSTM as a layer."""
+"""The sLSTM: the function and the layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,13 +6,37 @@ from typing import Any
 from torch import Tensor
 
 from xpgrad._operators.arguments import check_choice
-from xpgrad_torch import functional
+from xpgrad_torch._docs import described_recurrent
 from xpgrad_torch._sequence_layer import SequenceLayer
+from xpgrad_torch._unit_layer import UnitLayer
+from xpgrad_torch._units import run_recurrent
 
 __all__ = ["SLSTM"]
 
 
-class SLSTM(SequenceLayer):
+@described_recurrent()
+def slstm(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    initial_n: Tensor | None = None,
+    initial_m: Tensor | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return run_recurrent("slstm", locals(), wanted_outputs=5)
+
+
+class SLSTM(UnitLayer, function=slstm):
     """The sLSTM of xLSTM; what it computes is described in `xpgrad.slstm`.
 
     Parameters
@@ -53,9 +77,6 @@ class SLSTM(SequenceLayer):
     (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
     """
 
-    R: Tensor
-    B: Tensor | None
-
     def __init__(
         self,
         input_size: int,
@@ -74,38 +95,25 @@ class SLSTM(SequenceLayer):
         if hidden_size % heads:
             raise ValueError(f"SLSTM: hidden_size is {hidden_size}, expected a multiple of heads = {heads}")
         check_choice("SLSTM", "forget", forget, ("sigmoid", "exp"))
-        rows = 4 * hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"W": (rows, input_size), "R": (rows, hidden_size // heads)}
         super().__init__(
             input_size,
             hidden_size,
-            shapes | ({"B": (rows,)} if bias else {}),
-            bidirectional=bidirectional,
-            batch_first=batch_first,
+            bias,
+            batch_first,
+            bidirectional,
+            device,
+            dtype,
             save=save,
-            device=device,
-            dtype=dtype,
+            heads=heads,
         )
-        self.heads, self.bias, self.forget = heads, bias, forget
-        if not bias:
-            self.register_parameter("B", None)
+        self.heads, self.forget = heads, forget
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""
         extra = f", heads={self.heads}" if self.heads > 1 else ""
         extra += "" if self.bias else ", bias=False"
         extra += f", forget={self.forget!r}" if self.forget != "sigmoid" else ""
-        return super().extra_repr() + extra
+        return SequenceLayer.extra_repr(self) + extra  # heads stand in front of the bias
 
-    def _run(
-        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        states = [None] * 4 if initial is None else list(initial)
-        if len(states) != 4:
-            raise ValueError(f"SLSTM: hx has {len(states)} tensors, expected 4: h_0, c_0, n_0, m_0")
-        direction = "bidirectional" if self.bidirectional else "forward"
-        H_all, *finals = functional.slstm(
-            X, self.W, self.R, self.B, lengths, *states, heads=self.heads, forget=self.forget,
-            direction=direction, save=self.save,
-        )  # fmt: skip
-        return H_all, tuple(finals)
+    def _attributes(self) -> dict[str, Any]:
+        return {"heads": self.heads, "forget": self.forget}

@@ -22,6 +22,7 @@ from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._cells.operator import CellOperator, cached
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.units import Unit, UnitArray
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad.cells import Cell, sigmoid
 
@@ -91,9 +92,25 @@ def _cell(biased: bool, linear_before_reset: int) -> Cell:
     return Cell(made, W="z r h", R="z r h", v=vectors, inputs="attention", name="augru")
 
 
-_AUGRU = CellOperator("augru", _cell, ("linear_before_reset",), "h", AUGRUForward, AUGRUGrads, ("attention",))
+_AUGRU = CellOperator(
+    Unit(
+        "augru",
+        "The GRU with an attentional update gate",
+        "z r h",
+        'Zhou and others, "Deep interest evolution network for click-through rate prediction" (2019)',
+        inputs={
+            "attention": UnitArray("T N ?", "Attention of each step, (T, N, 1), or of its units, (T, N, H).")
+        },
+        kept={"saved": (3, 4)},
+    ),
+    _cell,
+    AUGRUForward,
+    AUGRUGrads,
+    options=("linear_before_reset",),
+)
 
 
+@_AUGRU.unit.function
 @public
 def augru(
     X: Array[A],
@@ -171,6 +188,7 @@ def augru(
     return planned_call(_AUGRU.forward, locals())
 
 
+@_AUGRU.unit.function
 @public
 def augru_grad(
     X: Array[A],

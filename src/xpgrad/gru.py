@@ -38,21 +38,26 @@ from xpgrad._calls.plans import Asked
 from xpgrad._elementwise.activation_formulas import activate, activate_pullback
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad._recurrent.call import Direction, RecurrentCall
 from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.hidden_state import StateForward, state_backward
-from xpgrad._recurrent.one_step import OneStep
+from xpgrad._recurrent.hidden_state import StateForward, masks, state_backward
+from xpgrad._recurrent.one_step import one_step
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh")
-_STATES = ("initial_h",)
-_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "recurrent_mask", "zoneout_h")
-_SAVED = {"H_all": 1, "zrh": 3}  # with their widths in units of H
-_COTANGENTS = ("grad_H_t",)
-_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_weight")
-_ARGUMENTS = ("X", "W", "R", "B", "initial_h")
+_GRU = Unit(
+    "gru",
+    "The ONNX GRU",
+    "z r h",
+    "the operator GRU of the ONNX specification, version 14",
+    parameters=masks(),
+    kept={"zrh": 3},
+    step="",
+    keeps_products=True,
+)
 
 
 class GRUForward(NamedTuple, Generic[AnyArray]):
@@ -204,6 +209,7 @@ def _gru_reset_pullback_before(
 # --- forward -----------------------------------------------------------------------------------------
 
 
+@_GRU.function
 @public
 def gru(
     X: Array[A],
@@ -323,7 +329,7 @@ def _compute_forward(
 ) -> GRUForward | KeptGRUForward:
     """Check and compute, or record."""
     check_choice(asked.operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    call = RecurrentCall(asked, 3, states=_STATES, defaults=_DEFAULTS, **attributes)
+    call = RecurrentCall(asked, 3, states=_GRU.initial, defaults=_DEFAULTS, **attributes)
     one_direction = _forward_after if linear_before_reset else _forward_before
     with call.engine.quiet():
         parts = [one_direction(call, d, keep_products) for d in call.directions]
@@ -332,7 +338,7 @@ def _compute_forward(
         return KeptGRUForward(*out, call.saved("products", products)) if keep_products else out
 
 
-_FORWARD = Operation("gru", _compute_forward, _OPERANDS)
+_FORWARD = Operation("gru", _compute_forward, _GRU.operands)
 
 
 def _forward_after(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
@@ -432,6 +438,7 @@ def _bias(call: RecurrentCall, direction: Direction) -> Operand:
 # --- backward ----------------------------------------------------------------------------------------
 
 
+@_GRU.function
 @public
 def gru_grad(
     X: Array[A],
@@ -541,20 +548,20 @@ def _compute_backward(
 ) -> GRUGrads:  # fmt: skip
     """Check and compute, or record."""
     check_choice(asked.operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    saved = _SAVED | ({"products": 1} if "products" in asked.arrays else {})
+    saved = _GRU.saved | ({"products": 1} if "products" in asked.arrays else {})
     call = RecurrentCall(
-        asked, 3, states=_STATES, saved=saved, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        asked, 3, states=_GRU.initial, saved=saved, cotangents=_GRU.end_cotangents, defaults=_DEFAULTS,
         **attributes,
     )  # fmt: skip
     backward = _BackwardResetAfter if linear_before_reset else _BackwardResetBefore
     with call.engine.quiet():
         return GRUGrads(*call.gradients(
             lambda call, d: backward(call, d, wanted, per_sample).gradients() if wanted else {},
-            _ARGUMENTS, per_sample=per_sample,
+            _GRU.graded, per_sample=per_sample,
         ))  # fmt: skip
 
 
-_GRADIENT = Operation("gru_grad", _compute_backward, _GRADIENT_OPERANDS, _ARGUMENTS)
+_GRADIENT = Operation("gru_grad", _compute_backward, _GRU.gradient_arrays, _GRU.graded)
 
 
 class _PullbackOperands(NamedTuple):
@@ -926,6 +933,7 @@ class GRUCellGrads(NamedTuple, Generic[AnyArray]):
     dB: AnyArray
 
 
+@_GRU.function
 @public
 def gru_cell(
     X: Array[A],
@@ -981,6 +989,7 @@ def gru_cell(
     return planned_call(_CELL, locals())
 
 
+@_GRU.function
 @public
 def gru_cell_grad(
     X: Array[A],
@@ -1049,10 +1058,4 @@ def gru_cell_grad(
     return planned_call(_CELL_GRADIENT, locals())
 
 
-_CELL, _CELL_GRADIENT = OneStep(
-    "gru_cell", _FORWARD, _GRADIENT, 3, ("X", "H", "W", "R", "B"),
-    results={"H_next": "H_t", "zrh": "zrh"}, kinds=(GRUCellForward, GRUCellGrads),
-    parameters={"B": "6H"}, states={"initial_h": "H"},
-    cotangents={"grad_H_t": "grad_H"}, saved={"zrh": ("zrh", 3)},
-    unread={"H_all": "H"},  # any array of its shape: one step reads no output
-).operations()  # fmt: skip
+_CELL, _CELL_GRADIENT = one_step(_GRU, _FORWARD, _GRADIENT, GRUCellForward, GRUCellGrads)

@@ -35,9 +35,44 @@ from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
 from xpgrad._elementwise.activation_formulas import BoundActivation
 from xpgrad._operators.arguments import check_number, check_shape
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.units import Unit, UnitArray
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad._recurrent.call import Direction
 from xpgrad.cells import Cell, activation_step, layer_norm
+
+_SOURCE = 'Ba, Kiros, Hinton, "Layer normalization" (2016)'
+
+
+def _of_products(gates: int) -> dict[str, UnitArray]:
+    return {
+        "gamma": UnitArray(f"D 2 {gates}H", "Scales of the input's and of the recurrent product, {}."),
+        "beta": UnitArray(f"D 2 {gates}H", "Shifts of the input's and of the recurrent product, {}."),
+    }
+
+
+_LSTM = Unit(
+    "layer_norm_lstm",
+    "The LSTM with layer normalization",
+    "i o f c",
+    _SOURCE,
+    states={"h": "hidden state", "c": "cell state"},
+    parameters={
+        **_of_products(4),
+        "gamma_c": UnitArray("D H", "Scale of the cell state, {}."),
+        "beta_c": UnitArray("D H", "Shift of the cell state, {}."),
+    },
+    kept={"saved": 14, "means": -3},
+    torch="LayerNormLSTM",
+)
+_GRU = Unit(
+    "layer_norm_gru",
+    "The GRU with layer normalization",
+    "z r h",
+    _SOURCE,
+    parameters=_of_products(3),
+    kept={"saved": 9, "means": -2},
+    torch="LayerNormGRU",
+)
 
 
 class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
@@ -201,45 +236,27 @@ class _Operator(NamedTuple):
 
     Parameters
     ----------
-    gates : int
-        4 or 3.
+    unit : Unit
+        Its declaration.
     cell : callable
         Its cell, by activations, clip and epsilon.
     defaults : tuple of str
         One direction's activations.
-    states : tuple of str
-        The names of the states.
-    vectors : tuple of str
-        The names of the parameters that are vectors.
-    saved : dict of str to int
-        What its forward saves, with the widths as a cell has them.
     """
 
-    gates: int
+    unit: Unit
     cell: Callable[[tuple[BoundActivation, ...], float | None, float], Cell]
     defaults: tuple[str, ...]
-    states: tuple[str, ...]
-    vectors: tuple[str, ...]
-    saved: dict[str, int]
 
     @property
-    def arguments(self) -> tuple[str, ...]:
-        """Those that have a gradient, in the order of the gradient's results."""
-        initial = (f"initial_{state}" for state in self.states)
-        return ("X", "W", "R", "B", *initial, *self.vectors[1:])
+    def gates(self) -> int:
+        """How many gates: 4 or 3."""
+        return self.unit.rows
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        """The forward's arrays."""
-        return (
-            "X", "W", "R", *self.vectors, "sequence_lens", *(f"initial_{state}" for state in self.states)
-        )  # fmt: skip
-
-    @property
-    def cotangents(self) -> tuple[str, ...]:
-        """The gradient's names for those of the outputs."""
-        names = [state.upper() for state in self.states]
-        return (*(f"grad_{name}_all" for name in names), *(f"grad_{name}_t" for name in names))
+    def vectors(self) -> tuple[str, ...]:
+        """The names of the parameters that are vectors."""
+        return ("B", *self.unit.parameters)
 
 
 class _Call(CellCall):
@@ -260,7 +277,7 @@ class _Call(CellCall):
         super().__init__(
             asked,
             {"W": own.gates, "R": own.gates, "v": 0},
-            states=tuple(f"initial_{state}" for state in own.states),
+            states=own.unit.initial,
             defaults=own.defaults,
             **options,
         )
@@ -337,7 +354,7 @@ def _compute_forward(
     call = _Call(asked, own, epsilon, **attributes)
     with call.engine.quiet():
         parts = [
-            forward_direction(call, d, cell.plans[0], own.states)
+            forward_direction(call, d, cell.plans[0], tuple(own.unit.states))
             for d, cell in zip(call.directions, call.cells, strict=True)
         ]
         over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
@@ -358,40 +375,42 @@ def _compute_backward(
     **attributes: Any,
 ) -> Any:
     """Check and compute, or record."""
-    over_time = [name for name in own.cotangents if name.endswith("_all")]
-    ends = [name for name in own.cotangents if name.endswith("_t")]
+    unit = own.unit
+    over_time = [unit.cotangents[name] for name in unit.over_time]
     call = _Call(
-        asked, own, epsilon, over_time=over_time, saved=own.saved, cotangents=ends, **attributes,
+        asked, own, epsilon, over_time=over_time, saved=unit.saved, cotangents=unit.end_cotangents,
+        **attributes,
     )  # fmt: skip
     inner = frozenset("v" if name in _VECTORS else name for name in wanted)
 
     def compute(call: Any, direction: Direction) -> dict[str, Any]:
         cell = call.cells[direction.number]
         found = backward_direction(
-            call, direction, cell.plans[0], cell.plans[1], own.states, inner, per_sample
+            call, direction, cell.plans[0], cell.plans[1], tuple(own.unit.states), inner, per_sample
         )
         if "v" in found:
             found |= call.parted(found.pop("v"), per_sample)
         return {name: found[name] for name in wanted}
 
     with call.engine.quiet():
-        return result(*call.gradients(compute, own.arguments, per_sample=per_sample))
+        return result(*call.gradients(compute, unit.graded, per_sample=per_sample))
 
 
-def _operations(name: str, own: _Operator, result: type, gradients: type) -> tuple[Operation, Operation]:
+def _operations(own: _Operator, result: type, gradients: type) -> tuple[Operation, Operation]:
     """An operator and its gradient."""
     forward = functools.partial(_compute_forward, own=own, result=result)
     backward = functools.partial(_compute_backward, own=own, result=gradients)
-    arrays = (*own.operands, *own.saved, *own.cotangents, "sample_weight")
+    unit = own.unit
     return (
-        Operation(name, forward, own.operands),
-        Operation(f"{name}_grad", backward, arrays, own.arguments),
+        Operation(unit.name, forward, unit.operands),
+        Operation(f"{unit.name}_grad", backward, unit.gradient_arrays, unit.graded),
     )
 
 
 # --- the LSTM ----------------------------------------------------------------------------------------
 
 
+@_LSTM.function
 @public
 def layer_norm_lstm(
     X: Array[A],
@@ -484,17 +503,12 @@ def layer_norm_lstm(
     return planned_call(_LSTM_FORWARD, locals())
 
 
-_LSTM = _Operator(
-    4, _lstm_cell, ("Sigmoid", "Tanh", "Tanh"), ("h", "c"), _VECTORS,
-    {"H_all": 1, "C_all": 1, "saved": 14, "means": -3},
-)  # fmt: skip
-
-
 _LSTM_FORWARD, _LSTM_GRADIENT = _operations(
-    "layer_norm_lstm", _LSTM, LayerNormLSTMForward, LayerNormLSTMGrads
+    _Operator(_LSTM, _lstm_cell, ("Sigmoid", "Tanh", "Tanh")), LayerNormLSTMForward, LayerNormLSTMGrads
 )
 
 
+@_LSTM.function
 @public
 def layer_norm_lstm_grad(
     X: Array[A],
@@ -597,6 +611,7 @@ def layer_norm_lstm_grad(
 # --- the GRU -----------------------------------------------------------------------------------------
 
 
+@_GRU.function
 @public
 def layer_norm_gru(
     X: Array[A],
@@ -682,14 +697,12 @@ def layer_norm_gru(
     return planned_call(_GRU_FORWARD, locals())
 
 
-_GRU = _Operator(
-    3, _gru_cell, ("Sigmoid", "Tanh"), ("h",), _VECTORS[:3], {"H_all": 1, "saved": 9, "means": -2}
+_GRU_FORWARD, _GRU_GRADIENT = _operations(
+    _Operator(_GRU, _gru_cell, ("Sigmoid", "Tanh")), LayerNormGRUForward, LayerNormGRUGrads
 )
 
 
-_GRU_FORWARD, _GRU_GRADIENT = _operations("layer_norm_gru", _GRU, LayerNormGRUForward, LayerNormGRUGrads)
-
-
+@_GRU.function
 @public
 def layer_norm_gru_grad(
     X: Array[A],

@@ -38,23 +38,33 @@ from xpgrad._calls.plans import Asked
 from xpgrad._elementwise.activation_formulas import activate, activate_pullback
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.units import Unit, UnitArray
 from xpgrad._operators.words import Peephole, PerSample, TimeDirection
 from xpgrad._recurrent.call import Direction, RecurrentCall
 from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.hidden_state import OPTIONS, StateForward, state_backward
-from xpgrad._recurrent.one_step import OneStep
+from xpgrad._recurrent.hidden_state import StateForward, masks, state_backward
+from xpgrad._recurrent.one_step import one_step
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
-_STATES = ("initial_h", "initial_c")
-_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "P", *OPTIONS, "zoneout_c")
-_SAVED = {"H_all": 1, "C_all": 1, "iofc": 4}  # with their widths in units of H
-_COTANGENTS = ("grad_H_t", "grad_C_t")
-_GRADIENT_OPERANDS = (
-    *_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "grad_C_all", "sample_weight"
-)  # fmt: skip
-_ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P", "S")
+_LSTM = Unit(
+    "lstm",
+    "The ONNX LSTM",
+    "i o f c",
+    "the operator LSTM of the ONNX specification, version 14",
+    states={"h": "hidden state", "c": "cell state"},
+    parameters={
+        "P": UnitArray("D 3H", "Peephole weights, {}, in order i o f."),
+        "S": UnitArray("D J H", "Projection of the hidden states, {}. Without it J is H."),
+        **masks("J"),
+        "zoneout_c": UnitArray("T D N H", "Share of the old cell state that stays at each step, {}.", False),
+    },
+    kept={"iofc": 4},
+    hidden="J",
+    columns="J",
+    step="c",
+)
 
 
 class LSTMForward(NamedTuple, Generic[AnyArray]):
@@ -252,6 +262,7 @@ def _constants(call: RecurrentCall, direction: Direction) -> dict[str, Any]:
 # --- forward -----------------------------------------------------------------------------------------
 
 
+@_LSTM.function
 @public
 def lstm(
     X: Array[A],
@@ -382,7 +393,7 @@ def _compute_forward(
 ) -> LSTMForward:
     """Check and compute, or record."""
     check_choice(asked.operator, "input_forget", input_forget, (False, True, 0, 1))
-    call = RecurrentCall(asked, 4, states=_STATES, defaults=_DEFAULTS, **attributes)
+    call = RecurrentCall(asked, 4, states=_LSTM.initial, defaults=_DEFAULTS, **attributes)
     with call.engine.quiet():
         parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
         H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
@@ -395,7 +406,7 @@ def _compute_forward(
         )
 
 
-_FORWARD = Operation("lstm", _compute_forward, _OPERANDS)
+_FORWARD = Operation("lstm", _compute_forward, _LSTM.operands)
 
 
 def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: bool) -> tuple:
@@ -444,6 +455,7 @@ def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
 # --- backward ----------------------------------------------------------------------------------------
 
 
+@_LSTM.function
 @public
 def lstm_grad(
     X: Array[A],
@@ -572,18 +584,18 @@ def _compute_backward(
     check_choice(asked.operator, "input_forget", input_forget, (False, True, 0, 1))
     check_choice(asked.operator, "peephole", peephole, ("full", "truncated"))
     call = RecurrentCall(
-        asked, 4, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
-        **attributes,
+        asked, 4, states=_LSTM.initial, saved=_LSTM.saved, cotangents=_LSTM.end_cotangents,
+        defaults=_DEFAULTS, **attributes,
     )  # fmt: skip
     full = peephole == "full" and asked.arrays["P"] is not None
     with call.engine.quiet():
         return LSTMGrads(*call.gradients(
             lambda call, d: _backward_direction(call, d, wanted, bool(input_forget), full, per_sample),
-            _ARGUMENTS, per_sample=per_sample,
+            _LSTM.graded, per_sample=per_sample,
         ))  # fmt: skip
 
 
-_GRADIENT = Operation("lstm_grad", _compute_backward, _GRADIENT_OPERANDS, _ARGUMENTS, ("P", "S"))
+_GRADIENT = Operation("lstm_grad", _compute_backward, _LSTM.gradient_arrays, _LSTM.graded, ("P", "S"))
 
 
 def _backward_direction(
@@ -785,6 +797,7 @@ class LSTMCellGrads(NamedTuple, Generic[AnyArray]):
     dP: AnyArray | Any
 
 
+@_LSTM.function
 @public
 def lstm_cell(
     X: Array[A],
@@ -844,6 +857,7 @@ def lstm_cell(
     return planned_call(_CELL, locals())
 
 
+@_LSTM.function
 @public
 def lstm_cell_grad(
     X: Array[A],
@@ -921,11 +935,4 @@ def lstm_cell_grad(
     return planned_call(_CELL_GRADIENT, locals())
 
 
-_CELL, _CELL_GRADIENT = OneStep(
-    "lstm_cell", _FORWARD, _GRADIENT, 4, ("X", "H", "C", "W", "R", "B", "P"),
-    results={"H_next": "H_t", "C_next": "C_t", "iofc": "iofc"}, kinds=(LSTMCellForward, LSTMCellGrads),
-    parameters={"B": "8H", "P": "3H"}, states={"initial_h": "H", "initial_c": "C"},
-    cotangents={"grad_H_t": "grad_H", "grad_C_t": "grad_C"},
-    saved={"C_all": ("C_next", 1), "iofc": ("iofc", 4)},
-    unread={"H_all": "H"},  # any array of its shape: one step reads no output
-).operations()  # fmt: skip
+_CELL, _CELL_GRADIENT = one_step(_LSTM, _FORWARD, _GRADIENT, LSTMCellForward, LSTMCellGrads)

@@ -26,19 +26,15 @@ from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, pub
 from xpgrad._calls.plans import Asked
 from xpgrad._elementwise.activation_formulas import activate, activate_pullback
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad._recurrent.call import Direction, RecurrentCall
 from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.one_step import OneStep
+from xpgrad._recurrent.one_step import one_step
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Tanh",)
-_STATES = ("initial_h",)
-_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
-_SAVED = {"H_all": 1}  # with its width in units of H
-_COTANGENTS = ("grad_H_t",)
-_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_weight")
-_ARGUMENTS = ("X", "W", "R", "B", "initial_h")
+_RNN = Unit("rnn", "The ONNX RNN", "h", "the operator RNN of the ONNX specification, version 14", step="h")
 
 
 class RNNForward(NamedTuple, Generic[AnyArray]):
@@ -105,6 +101,7 @@ def _rnn_step_pullback(xp: Any, dy: Any, dh: Any, h: Any, z: Any, b: Any, *, f: 
 # --- forward -----------------------------------------------------------------------------------------
 
 
+@_RNN.function
 @public
 def rnn(
     X: Array[A],
@@ -196,14 +193,14 @@ def rnn(
 
 def _compute_forward(asked: Asked, **attributes: Any) -> RNNForward:
     """Check and compute, or record."""
-    call = RecurrentCall(asked, 1, states=_STATES, defaults=_DEFAULTS, **attributes)
+    call = RecurrentCall(asked, 1, states=_RNN.initial, defaults=_DEFAULTS, **attributes)
     with call.engine.quiet():
         parts = [_forward_direction(call, d) for d in call.directions]
         H_all, H_t = (list(part) for part in zip(*parts, strict=True))
         return RNNForward(call.saved("H_all", H_all), call.states(H_t))
 
 
-_FORWARD = Operation("rnn", _compute_forward, _OPERANDS)
+_FORWARD = Operation("rnn", _compute_forward, _RNN.operands)
 
 
 def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
@@ -234,6 +231,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
 # --- backward ----------------------------------------------------------------------------------------
 
 
+@_RNN.function
 @public
 def rnn_grad(
     X: Array[A],
@@ -332,17 +330,17 @@ def _compute_backward(
 ) -> RNNGrads:  # fmt: skip
     """Check and compute, or record."""
     call = RecurrentCall(
-        asked, 1, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        asked, 1, states=_RNN.initial, saved=_RNN.saved, cotangents=_RNN.end_cotangents, defaults=_DEFAULTS,
         **attributes,
     )  # fmt: skip
     with call.engine.quiet():
         return RNNGrads(*call.gradients(
             lambda call, d: _backward_direction(call, d, wanted, per_sample) if wanted else {},
-            _ARGUMENTS, per_sample=per_sample,
+            _RNN.graded, per_sample=per_sample,
         ))  # fmt: skip
 
 
-_GRADIENT = Operation("rnn_grad", _compute_backward, _GRADIENT_OPERANDS, _ARGUMENTS)
+_GRADIENT = Operation("rnn_grad", _compute_backward, _RNN.gradient_arrays, _RNN.graded)
 
 
 def _backward_direction(
@@ -424,6 +422,7 @@ class RNNCellGrads(NamedTuple, Generic[AnyArray]):
     dB: AnyArray
 
 
+@_RNN.function
 @public
 def rnn_cell(
     X: Array[A],
@@ -477,6 +476,7 @@ def rnn_cell(
     return planned_call(_CELL, locals())
 
 
+@_RNN.function
 @public
 def rnn_cell_grad(
     X: Array[A],
@@ -544,9 +544,4 @@ def rnn_cell_grad(
     return planned_call(_CELL_GRADIENT, locals())
 
 
-_CELL, _CELL_GRADIENT = OneStep(
-    "rnn_cell", _FORWARD, _GRADIENT, 1, ("X", "H", "W", "R", "B"),
-    results={"H_next": "H_t"}, kinds=(RNNCellForward, RNNCellGrads),
-    parameters={"B": "2H"}, states={"initial_h": "H"},
-    cotangents={"grad_H_t": "grad_H"}, saved={"H_all": ("H_next", 1)},
-).operations()  # fmt: skip
+_CELL, _CELL_GRADIENT = one_step(_RNN, _FORWARD, _GRADIENT, RNNCellForward, RNNCellGrads)

@@ -26,6 +26,7 @@ from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._cells.operator import CellOperator, cached
 from xpgrad._operators.arguments import check_choice, check_integer
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad.cells import Cell, sigmoid, with_pullback
 
@@ -131,7 +132,22 @@ def cell_of_gates(heads: int) -> Cell:
     return Cell(slstm, R=names, v=names, inputs={"gates": names}, heads=heads, name="slstm")
 
 
-_SLSTM = CellOperator("slstm", _cell, ("heads", "forget"), "hcnm", SLSTMForward, SLSTMGrads)
+_SLSTM = CellOperator(
+    Unit(
+        "slstm",
+        "The sLSTM of xLSTM",
+        "i f z o",
+        'Beck and others, "xLSTM: extended long short-term memory" (2024)',
+        states={"h": "hidden state", "c": "cell state", "n": "normalizer", "m": "stabilizer"},
+        kept={"saved": 7},
+        biases=1,
+        columns="E",
+    ),
+    _cell,
+    SLSTMForward,
+    SLSTMGrads,
+    options=("heads", "forget"),
+)
 
 
 def _check_options(operator: str, heads: Any, forget: Any) -> int:
@@ -142,6 +158,7 @@ def _check_options(operator: str, heads: Any, forget: Any) -> int:
     return number
 
 
+@_SLSTM.unit.function
 @public
 def slstm(
     X: Array[A],
@@ -226,6 +243,7 @@ def slstm(
     return planned_call(_SLSTM.forward, locals())
 
 
+@_SLSTM.unit.function
 @public
 def slstm_grad(
     X: Array[A],

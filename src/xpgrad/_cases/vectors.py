@@ -11,7 +11,7 @@ import numpy as np
 
 import xpgrad
 from xpgrad._operators.axes import gradient_name
-from xpgrad._operators.vjp import _RULES
+from xpgrad._operators.vjp import rule_of
 
 from .._testing import relative_error
 from .case import Case, Kernel, from_differences
@@ -150,7 +150,7 @@ def _finite(case: Case) -> Case:
 def _named(kernel: Kernel, option: str, case: Case, results: Mapping[str, Any], error: float) -> Vector:
     gradients = {name: a for name, a in results.items() if name.startswith("gradient of ")}
     outputs = {name: a for name, a in results.items() if name not in gradients}
-    cotangents = _RULES[getattr(xpgrad, kernel.name)].cotangents
+    cotangents = rule_of(getattr(xpgrad, kernel.name)).cotangents
     plain = {name: _plain(value) for name, value in case.attributes.items() if name != "method"}
     return Vector(
         kernel.name,

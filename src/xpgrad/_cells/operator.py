@@ -6,59 +6,53 @@ The cell is chosen by the operator's options. The bias B is the cell's v.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from xpgrad._calls.operation import Operation
 from xpgrad._calls.plans import Asked
+from xpgrad._operators.units import Unit
+from xpgrad._recurrent.one_step import one_step
 from xpgrad.cells import Cell
 
 _NAMES = {"v": "B"}
+_OWN: Mapping[str, str] = MappingProxyType({})
 
 
 class CellOperator:
-    """An operator and its gradient, made of a cell.
+    """A declared operator and its gradient, made of a cell.
 
     Parameters
     ----------
-    name : str
-        The operator's.
+    unit : Unit
+        Its declaration.
     cell : callable
         ``cell(biased, **options)``: its cell, with vectors or without.
-    options : sequence of str
-        The names of those of its attributes on which the cell depends.
-    states : sequence of str
-        The names of the states.
-    saved : sequence of str
-        What the forward makes for the gradient alone: "saved", and "means" where a cell has row means.
     result, gradients : type
         The named tuples of results.
-    inputs : sequence of str
-        The inputs beside X.
+    options : sequence of str, optional
+        The names of those of its attributes on which the cell depends.
     """
 
     def __init__(
         self,
-        name: str,
+        unit: Unit,
         cell: Callable[..., Cell],
-        options: Sequence[str],
-        states: Sequence[str],
         result: Any,
         gradients: Any,
-        inputs: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> None:
+        self.unit = unit
         self._cell, self._options, self._result, self._gradients = cell, options, result, gradients
-        initial = tuple(f"initial_{state}" for state in states)
-        over_time = tuple(f"{state.upper()}_all" for state in states)
-        ends = tuple(f"{state.upper()}_t" for state in states)
-        weights = ("X", *inputs, "W", "R", "B")
-        operands = (*weights, "sequence_lens", *initial)
-        self._graded = (*weights, *initial)
-        self.saved = (*over_time, "saved")
-        self.cotangents = {name: f"grad_{name}" for name in (*over_time[:1], *ends, *over_time[1:])}
-        arrays = (*operands, *self.saved, *self.cotangents.values(), "sample_weight")
-        self.forward = Operation(name, self._compute_forward, operands)
-        self.backward = Operation(f"{name}_grad", self._compute_backward, arrays, self._graded, ("B",))
+        self.forward = Operation(unit.name, self._compute_forward, unit.operands)
+        self.backward = Operation(
+            f"{unit.name}_grad", self._compute_backward, unit.gradient_arrays, unit.graded, ("B",)
+        )
+
+    def step(self, result: type, gradients: type) -> tuple[Operation, Operation]:
+        """The operator's single step and its gradient; the types are the named tuples of results."""
+        return one_step(self.unit, self.forward, self.backward, result, gradients)
 
     def _chosen(self, asked: Asked, options: dict[str, Any]) -> tuple[Cell, Asked]:
         """The cell for the call's options, which are taken out, and the call as the cell has it."""
@@ -70,18 +64,25 @@ class CellOperator:
             arrays["v"] = bias
         return cell, asked._replace(arrays=arrays)
 
-    def _compute_forward(self, asked: Asked, **options: Any) -> Any:
+    def _compute_forward(self, asked: Asked, *, cell_names: Mapping[str, str] = _OWN, **options: Any) -> Any:
         """Check and compute, or record."""
         cell, asked = self._chosen(asked, options)
-        found = cell.run_forward(asked, _NAMES, **options)
+        found = cell.run_forward(asked, {**_NAMES, **cell_names}, **options)
         return self._result(**found)
 
-    def _compute_backward(self, asked: Asked, *, wanted: frozenset[str], **options: Any) -> Any:
+    def _compute_backward(
+        self,
+        asked: Asked,
+        *,
+        wanted: frozenset[str],
+        cell_names: Mapping[str, str] = _OWN,
+        **options: Any,
+    ) -> Any:
         """Check and compute, or record."""
         cell, asked = self._chosen(asked, options)
         inner = frozenset("v" if name == "B" else name for name in wanted)
-        found = cell.run_backward(asked, _NAMES, wanted=inner, **options)
-        named = {"v" if name == "B" else name: name for name in self._graded}
+        found = cell.run_backward(asked, {**_NAMES, **cell_names}, wanted=inner, **options)
+        named = {"v" if name == "B" else name: name for name in self.unit.graded}
         return self._gradients(*(found.get(own) for own in named))
 
 

@@ -24,65 +24,18 @@ def gradient_name(operand: str) -> str:
     return f"d{operand}" if state == operand else f"d{state[:1].upper()}{state[1:]}0"
 
 
-def _sequence(gates: int, more: Mapping[str, str], state: str = "H") -> dict[str, str]:
-    rows, biases = f"{gates}H" if gates > 1 else "H", f"{2 * gates}H"
-    return {
-        "X": "T N I",
-        "W": f"D {rows} I",
-        "R": f"D {rows} {state}",
-        "B": f"D {biases}",
-        "sequence_lens": "N",
-        "initial_h": f"D N {state}",
-        "H_all": f"T D N {state}",
-        "H_t": f"D N {state}",
-        **more,
-    }
-
-
-def _cell(gates: int, more: Mapping[str, str]) -> dict[str, str]:
-    rows, biases = f"{gates}H" if gates > 1 else "H", f"{2 * gates}H"
-    step = {"X": "N I", "H": "N H", "W": f"{rows} I", "R": f"{rows} H", "B": biases, "H_next": "N H"}
-    return step | dict(more)
-
-
 _IMAGES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
 
 ELEMENTWISE: Mapping[str, str] = {"X": "...", "Y": "..."}
 """Of activations, and of what works along one axis: every axis could be a batch."""
 
-AXES: Mapping[str, Mapping[str, str]] = {
-    "lstm": _sequence(
-        4,
-        {"P": "D 3H", "initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"}
-        | {"S": "D J H", "recurrent_mask": "D N J", "zoneout_h": "T D N J", "zoneout_c": "T D N H"},
-        "J",
-    ),
-    "gru": _sequence(3, {"zrh": "T D N 3H", "recurrent_mask": "D N H", "zoneout_h": "T D N H"}),
-    "rnn": _sequence(1, {}),
-    "layer_norm_lstm": _sequence(
-        4,
-        {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "gamma": "D 2 4H", "beta": "D 2 4H"}
-        | {"gamma_c": "D H", "beta_c": "D H", "saved": "T D N 14H", "means": "T D N 3"},
-    ),
-    "layer_norm_gru": _sequence(
-        3, {"gamma": "D 2 3H", "beta": "D 2 3H", "saved": "T D N 9H", "means": "T D N 2"}
-    ),
-    "slstm": _sequence(
-        4,
-        {"R": "D 4H E", "B": "D 4H", **{f"initial_{state}": "D N H" for state in "cnm"}}
-        | {f"{state}_t": "D N H" for state in "CNM"}
-        | {f"{state}_all": "T D N H" for state in "CNM"}
-        | {"saved": "T D N 7H"},
-    ),
-    "augru": _sequence(3, {"attention": "T N ?", "saved": "T D N ?"}),
-    "lstm_cell": _cell(4, {"P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"}),
-    "gru_cell": _cell(3, {"zrh": "N 3H"}),
-    "rnn_cell": _cell(1, {}),
+AXES: dict[str, Mapping[str, str]] = {
     "conv": _IMAGES,
     "conv_transpose": _IMAGES,
     "softmax_cross_entropy": {"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
     "binary_cross_entropy_with_logits": {**ELEMENTWISE, "targets": "..."},
 }
+"""By kernel; declarations of recurrent operators (`units.py`) add theirs."""
 
 
 def axes_of_cell(cell: Cell) -> dict[str, str]:

@@ -9,16 +9,15 @@ from typing import Any
 import xpgrad
 from xpgrad._operators.axes import AXES, ELEMENTWISE, gradient_name
 from xpgrad._operators.types import array_arguments, result_type
+from xpgrad._operators.units import unit_of
 from xpgrad._operators.vjp import rule_of
 from xpgrad.cells import Cell
 
-__all__ = ["MASKS", "OPEN", "KernelDescription"]
+__all__ = ["OPEN", "KernelDescription"]
 
-MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
 OPEN = ("...", "?")
 """Axes of any number."""
 
-_CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
 _NO_OPERANDS = ("out", "reset")  # memory of the caller's or the framework's choice; a part of the lengths
 
@@ -37,8 +36,6 @@ class KernelDescription:
         the kernel works elementwise or along one axis: every axis could be a batch.
     replaced : mapping of str to str, optional
         For each operand that an output can replace in the gradient: that output. Only the output is saved.
-    products : bool
-        Whether the kernel can keep its products for the gradient, as one more output.
     cell : Cell, optional
         The kernel, if it is not one of xpgrad's own.
     """
@@ -49,11 +46,12 @@ class KernelDescription:
         *,
         shapes: Mapping[str, str] | None = None,
         replaced: Mapping[str, str] | None = None,
-        products: bool = False,
         cell: Cell | None = None,
     ) -> None:
         self.name, self.gradient_name = name, f"{name}_grad"
-        self._cell, self.keeps_products = cell, products
+        self._cell, self._unit = cell, None if cell is not None else unit_of(name)
+        # Whether the kernel can keep its products for the gradient, as one more output.
+        self.keeps_products = self._unit is not None and name == self._unit.name and self._unit.keeps_products
         forward, gradient = (inspect.signature(self.function(which)) for which in (0, 1))
         # The types of their results where these have names; a cell's are its own.
         self.result, self.gradient_result = (result_type(self.function(which)) for which in (0, 1))
@@ -61,7 +59,7 @@ class KernelDescription:
         self._read_results()
         self._read_gradient(gradient.parameters, dict(replaced or {}))
         self.shapes = dict(shapes or AXES.get(name, ELEMENTWISE))
-        if products:
+        if self.keeps_products:
             self.shapes["products"] = self.shapes["H_all"]
         self.shapes |= {c: self.shapes[y] for c, y in zip(self.cotangents, self.outputs, strict=False)}
         self.elementwise = self.shapes["X"] == "..."
@@ -76,8 +74,11 @@ class KernelDescription:
             for name, p in parameters.items()
             if p.kind is p.KEYWORD_ONLY and name not in (*self.operands, *_NO_OPERANDS)
         }
-        self.masks = [name for name in self.operands if name in MASKS]
-        self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)
+        constants = () if self._unit is None else self._unit.constants
+        self.masks = [name for name in self.operands if name in constants]
+        self.differentiable = tuple(
+            name for name in self.operands if name not in (*constants, "sequence_lens")
+        )
 
     def _read_results(self) -> None:
         """Find what the kernel returns: first the outputs that have a cotangent."""

@@ -5,121 +5,56 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, overload
 
 from array_api_compat import array_namespace, is_array_api_obj
 
 from xpgrad import activations, losses, softmax
 from xpgrad._operators.arguments import check_cotangents
+from xpgrad._operators.gradient_rules import RULES, GradientRule
 from xpgrad._operators.types import A, Array, MaybeNone, Wanted
 from xpgrad.activations import PReLUGrads
-from xpgrad.augru import _AUGRU, AUGRUForward, AUGRUGrads, augru, augru_grad
+from xpgrad.augru import AUGRUForward, AUGRUGrads
 from xpgrad.cells import Cell
 from xpgrad.conv import ConvGrads, ConvTransposeGrads, conv, conv_grad, conv_transpose, conv_transpose_grad
-from xpgrad.gru import (
-    GRUCellForward,
-    GRUCellGrads,
-    GRUForward,
-    GRUGrads,
-    gru,
-    gru_cell,
-    gru_cell_grad,
-    gru_grad,
-)
+from xpgrad.gru import GRUCellForward, GRUCellGrads, GRUForward, GRUGrads
 from xpgrad.gru_d import GRUDForward, GRUDGrads, gru_d, gru_d_grad
 from xpgrad.layer_norm import (
     LayerNormGRUForward,
     LayerNormGRUGrads,
     LayerNormLSTMForward,
     LayerNormLSTMGrads,
-    layer_norm_gru,
-    layer_norm_gru_grad,
-    layer_norm_lstm,
-    layer_norm_lstm_grad,
 )
-from xpgrad.lstm import (
-    LSTMCellForward,
-    LSTMCellGrads,
-    LSTMForward,
-    LSTMGrads,
-    lstm,
-    lstm_cell,
-    lstm_cell_grad,
-    lstm_grad,
-)
-from xpgrad.rnn import (
-    RNNCellForward,
-    RNNCellGrads,
-    RNNForward,
-    RNNGrads,
-    rnn,
-    rnn_cell,
-    rnn_cell_grad,
-    rnn_grad,
-)
-from xpgrad.slstm import _SLSTM, SLSTMForward, SLSTMGrads, slstm, slstm_grad
+from xpgrad.lstm import LSTMCellForward, LSTMCellGrads, LSTMForward, LSTMGrads
+from xpgrad.rnn import RNNCellForward, RNNCellGrads, RNNForward, RNNGrads
+from xpgrad.slstm import SLSTMForward, SLSTMGrads
 
 
-class _GradientRule(NamedTuple):
-    """How the outputs of a forward kernel are passed to its gradient.
-
-    A forward with one output, Y, returns the bare array.
-    """
-
-    gradient: Callable
-    saved: tuple[str, ...] = ()  # outputs that the gradient takes
-    cotangents: Mapping[str, str] = MappingProxyType(
-        {"Y": "dY"}
-    )  # output -> the gradient's argument for its cotangent
-
-
-def _rules_of(module: Any) -> dict[Callable, _GradientRule]:
+def _rules_of(module: Any) -> dict[Callable, GradientRule]:
     """The rules of a module's pairs with one output: a gradient takes Y, that output, or not."""
     pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
     return {
-        getattr(module, name.removesuffix("_grad")): _GradientRule(
+        getattr(module, name.removesuffix("_grad")): GradientRule(
             gradient, ("Y",) if "Y" in gradient.__annotations__ else ()
         )
         for name, gradient in pairs.items()
     }
 
 
-_RULES: dict[Callable, _GradientRule] = {
-    augru: _GradientRule(augru_grad, _AUGRU.saved, _AUGRU.cotangents),
-    conv: _GradientRule(conv_grad),
-    conv_transpose: _GradientRule(conv_transpose_grad),
-    gru: _GradientRule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
-    gru_cell: _GradientRule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
-    gru_d: _GradientRule(
+_OTHERS: dict[Callable, GradientRule] = {  # recurrent operators declare their own
+    conv: GradientRule(conv_grad),
+    conv_transpose: GradientRule(conv_transpose_grad),
+    gru_d: GradientRule(
         gru_d_grad,
         ("H_all", "filled", "last", "saved_x", "saved"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t"},
     ),
-    lstm_cell: _GradientRule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
-    lstm: _GradientRule(
-        lstm_grad,
-        ("H_all", "C_all", "iofc"),
-        {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
-    ),
-    layer_norm_gru: _GradientRule(
-        layer_norm_gru_grad,
-        ("H_all", "saved", "means"),
-        {"H_all": "grad_H_all", "H_t": "grad_H_t"},
-    ),
-    layer_norm_lstm: _GradientRule(
-        layer_norm_lstm_grad,
-        ("H_all", "C_all", "saved", "means"),
-        {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
-    ),
-    rnn: _GradientRule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
-    rnn_cell: _GradientRule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
-    slstm: _GradientRule(slstm_grad, _SLSTM.saved, _SLSTM.cotangents),
     **_rules_of(activations),
     **_rules_of(softmax),
     **_rules_of(losses),
 }
+RULES.update(_OTHERS)
 
 
 class _Arguments(NamedTuple):
@@ -148,20 +83,20 @@ _ADAPTERS = {
 """What to use for an adapter's function instead, which its framework differentiates."""
 
 
-def rule_of(fn: Any) -> _GradientRule:
+def rule_of(fn: Any) -> GradientRule:
     if not callable(fn):  # arrays and results have no hash to look them up by
         raise TypeError(
             f"vjp: fn is a {type(fn).__name__}, expected a function, and its arguments behind it: "
             "vjp(lstm, X, W, R)"
         )
-    rule = _GradientRule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
+    rule = GradientRule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else RULES.get(fn)
     if rule is None:
         package = getattr(fn, "__module__", None) or ""
         for adapter, instead in _ADAPTERS.items():
             if package.partition(".")[0] == adapter:
                 name = getattr(fn, "__name__", fn)
                 raise TypeError(f"vjp: fn is {adapter}'s {name}, expected a function of xpgrad: {instead}")
-        known = ", ".join(sorted(known.__name__ for known in _RULES))
+        known = ", ".join(sorted(known.__name__ for known in RULES))
         raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected a Cell or one of {known}")
     return rule
 

@@ -25,12 +25,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from xpgrad._operators.units import UnitArray
 from xpgrad._recurrent.call import Direction, RecurrentCall
 from xpgrad._recurrent.gradient_sums import GradientSums
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 OPTIONS = ("S", "recurrent_mask", "zoneout_h")
+
+
+def masks(hidden: str = "H") -> dict[str, UnitArray]:
+    """What a declaration says of the masks, for a state with this axis."""
+    return {
+        "recurrent_mask": UnitArray(
+            f"D N {hidden}", "Multiplies the hidden state on its way into R, {}.", False
+        ),
+        "zoneout_h": UnitArray(
+            f"T D N {hidden}", "Share of the old hidden state that stays at each step, {}.", False
+        ),
+    }
 
 
 def masked_state(xp: Any, h: Any, mask: Any) -> tuple:

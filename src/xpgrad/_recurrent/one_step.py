@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from xpgrad._calls.operation import Operation
 from xpgrad._calls.plans import Asked
 from xpgrad._operators.arguments import check_arrays, check_given, check_rank, check_shape
+from xpgrad._operators.units import Unit
 from xpgrad._recurrent.call import PARAMETERS, units
 
 
@@ -124,6 +125,23 @@ class OneStep(NamedTuple):
                 array = array[None, ...]
             sequence[name] = array
         return asked._replace(arrays=sequence)
+
+
+def one_step(
+    unit: Unit, forward: Operation, backward: Operation, result: type, gradients: type
+) -> tuple[Operation, Operation]:
+    """The single step of a declared operator, and its gradient; the types are the named tuples of results."""
+    states = {name: name.upper() for name in unit.states}
+    saved = {name: (own, unit.saved[name]) for own, name in unit.step_saved.items()}
+    return OneStep(
+        unit.step_name, forward, backward, unit.rows, unit.step_arguments,
+        results={f"{own}_next": f"{own}_t" for own in states.values()} | {name: name for name in unit.kept},
+        kinds=(result, gradients), parameters=unit.vectors,
+        states={f"initial_{name}": own for name, own in states.items()},
+        cotangents={f"grad_{own}_t": f"grad_{own}" for own in states.values()}, saved=saved,
+        # any array of its shape: one step reads no output
+        unread={f"{own}_all": own for own in states.values() if f"{own}_all" not in saved},
+    ).operations()  # fmt: skip
 
 
 def _of_one_step(name: str, grad: Any, per_sample: bool | str) -> Any:

@@ -1,0 +1,26 @@
+"""The table of forwards and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+__all__ = ["RULES", "GradientRule"]
+
+
+class GradientRule(NamedTuple):
+    """How the outputs of a forward kernel are passed to its gradient.
+
+    A forward with one output, Y, returns the bare array.
+    """
+
+    gradient: Callable
+    saved: tuple[str, ...] = ()  # outputs that the gradient takes
+    cotangents: Mapping[str, str] = MappingProxyType(
+        {"Y": "dY"}
+    )  # output -> the gradient's argument for its cotangent
+
+
+RULES: dict[Callable, GradientRule] = {}
+"""By forward."""

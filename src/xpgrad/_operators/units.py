@@ -1,0 +1,300 @@
+"""A recurrent operator, declared once beside its formulas: its arrays, and what is said of them.
+
+From a declaration follow what its kernels take, the axes of its arrays, `vjp`, a single step, and what other
+parts need to know of the operator: adapters with their docstrings, `check`, random calls, and the reference's
+pages. The signatures of its functions have the defaults, and say which arguments are arrays: checkers read
+them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+from xpgrad._operators.axes import AXES
+from xpgrad._operators.gradient_rules import RULES, GradientRule
+
+__all__ = ["UNITS", "Unit", "UnitArray", "unit_of"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_COMMON = {
+    "X": "Input, {}.",
+    "W": "Input weights, {}.",
+    "R": "Recurrence weights, {}.",
+    "B": "Biases, {}: the input's, then the recurrence's.",
+    "sequence_lens": "Length of each sequence, {}, from 0 to T; integers.",
+}
+_OTHERWISE = {"R": "Recurrence weights, {}; E is H / heads.", "B": "Biases, {}."}
+"""Where R has heads, and a gate has one bias."""
+
+
+class UnitArray(NamedTuple):
+    """An array beside X, W, R, B, the lengths and the states.
+
+    Parameters
+    ----------
+    axes : str
+        Its axes, as `AXES` has them.
+    about : str
+        What it is, for docstrings, with a place for its shape.
+    has_gradient : bool
+        Whether the gradient returns one for it.
+    """
+
+    axes: str
+    about: str
+    has_gradient: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A recurrent operator over sequences, its gradient, and where it has one its single step.
+
+    Parameters
+    ----------
+    name : str
+        The forward's public name. The gradient's has ``_grad`` behind it, the step's ``_cell``.
+    title : str
+        What it is, for adapters' docstrings: "The ONNX LSTM".
+    gates : str
+        The names of its gates, in the order of the rows of W and R.
+    source : str
+        Where its equations stand.
+    states : mapping of str to str, optional
+        Each state's letter, and what it is; the first one is the output.
+    inputs : mapping of str to UnitArray, optional
+        The arrays over time beside X.
+    parameters : mapping of str to UnitArray, optional
+        The other arrays, in their order.
+    kept : mapping of str to int or tuple of int, optional
+        What the forward makes for the gradient alone, with widths: k for k * H columns, -k for k. An option
+        may choose one of several.
+    biases : int, optional
+        How many biases a gate has.
+    hidden, columns : str, optional
+        The axis of the first state, and the columns of R.
+    step : str, optional
+        Of an operator with a single step the letters of those states after it that its gradient takes.
+    keeps_products : bool, optional
+        Whether it can return the candidate's recurrent products (T, D, N, H) for the gradient, as one more
+        output.
+    torch : str, optional
+        The name of its module in `xpgrad_torch`; the operator's in capitals by default.
+    """
+
+    name: str
+    title: str
+    gates: str
+    source: str
+    states: Mapping[str, str] = field(default_factory=lambda: {"h": "hidden state"})
+    inputs: Mapping[str, UnitArray] = field(default_factory=dict)
+    parameters: Mapping[str, UnitArray] = field(default_factory=dict)
+    kept: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+    biases: int = 2
+    hidden: str = "H"
+    columns: str = "H"
+    step: str | None = None
+    keeps_products: bool = False
+    torch: str = ""
+    functions: dict[str, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Enter the operator and its step into the tables."""
+        UNITS[self.name] = self
+        AXES[self.name] = self.axes
+        if self.step is not None:
+            AXES[self.step_name] = self.step_axes
+
+    def function(self, function: _Function) -> _Function:
+        """Declare one of its public functions; a forward and its gradient are a rule of `vjp`."""
+        self.functions[function.__name__] = function
+        for name, saved, cotangents in (
+            (self.name, [*self.saved], self.cotangents),
+            (self.step_name, self.step_saved, self.step_cotangents),
+        ):
+            forward, gradient = (self.functions.get(key) for key in (name, f"{name}_grad"))
+            if function in (forward, gradient) and forward is not None and gradient is not None:
+                RULES[forward] = GradientRule(gradient, tuple(saved), cotangents)
+        return function
+
+    # --- its arrays by name
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of gates."""
+        return len(self.gates.split())
+
+    @cached_property
+    def initial(self) -> tuple[str, ...]:
+        """The initial states."""
+        return tuple(f"initial_{state}" for state in self.states)
+
+    @cached_property
+    def over_time(self) -> tuple[str, ...]:
+        """The outputs that are a state at all steps."""
+        return tuple(f"{state.upper()}_all" for state in self.states)
+
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """The outputs that are a state at the sequences' ends."""
+        return tuple(f"{state.upper()}_t" for state in self.states)
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The forward's arrays."""
+        return ("X", *self.inputs, "W", "R", "B", "sequence_lens", *self.initial, *self.parameters)
+
+    @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """The operands without a gradient, but for the lengths."""
+        more = {**self.inputs, **self.parameters}
+        return tuple(name for name, array in more.items() if not array.has_gradient)
+
+    @cached_property
+    def graded(self) -> tuple[str, ...]:
+        """The operands with a gradient, in the order of the gradient's results."""
+        without = {*self.constants, "sequence_lens"}
+        return tuple(name for name in self.operands if name not in without)
+
+    @cached_property
+    def saved(self) -> dict[str, int]:
+        """The outputs that the gradient takes, and their widths; the first one where there are several."""
+        kept = {name: width if isinstance(width, int) else width[0] for name, width in self.kept.items()}
+        return dict.fromkeys(self.over_time, 1) | kept
+
+    @cached_property
+    def cotangents(self) -> dict[str, str]:
+        """Of each output that has a cotangent the gradient's name for it."""
+        outputs = (*self.over_time[:1], *self.ends, *self.over_time[1:])
+        return {name: f"grad_{name}" for name in outputs}
+
+    @cached_property
+    def end_cotangents(self) -> tuple[str, ...]:
+        """The names of the final states' cotangents."""
+        return tuple(self.cotangents[name] for name in self.ends)
+
+    @cached_property
+    def gradient_arrays(self) -> tuple[str, ...]:
+        """The gradient's arrays."""
+        return (*self.operands, *self.saved, *self.cotangents.values(), "sample_weight")
+
+    @cached_property
+    def axes(self) -> dict[str, str]:
+        """The axes of operands and outputs."""
+        rows, widths = _times(self.rows), dict.fromkeys(self.states, "H")
+        widths[next(iter(widths))] = self.hidden
+        axes = {"X": "T N I", "W": f"D {rows} I", "R": f"D {rows} {self.columns}"}
+        axes |= {"B": f"D {_times(self.biases * self.rows)}", "sequence_lens": "N"}
+        axes |= {name: array.axes for name, array in {**self.inputs, **self.parameters}.items()}
+        for state, width in widths.items():
+            upper = state.upper()
+            axes |= {f"initial_{state}": f"D N {width}", f"{upper}_t": f"D N {width}"}
+            axes[f"{upper}_all"] = f"T D N {width}"
+        return axes | {
+            name: f"T D N {_times(width) if isinstance(width, int) else '?'}"
+            for name, width in self.kept.items()
+        }
+
+    # --- its single step
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of its forwards: over sequences, and of a step where it has one."""
+        return (self.name,) if self.step is None else (self.name, self.step_name)
+
+    @property
+    def step_name(self) -> str:
+        """The public name of a single step."""
+        return f"{self.name}_cell"
+
+    @cached_property
+    def vectors(self) -> dict[str, str]:
+        """The vectors among a step's arguments, and their lengths: B, and what has a direction and kH."""
+        more = {name: array.axes.split() for name, array in self.parameters.items()}
+        found = {name: axes[1] for name, axes in more.items() if len(axes) == 2 and axes[0] == "D"}
+        return {"B": _times(self.biases * self.rows)} | found
+
+    @cached_property
+    def step_arguments(self) -> tuple[str, ...]:
+        """A step's arrays, which all have a gradient, in the order of the gradient's results."""
+        return ("X", *(state.upper() for state in self.states), "W", "R", *self.vectors)
+
+    @cached_property
+    def step_saved(self) -> dict[str, str]:
+        """A step's results that its gradient takes, and the sequence's names for them."""
+        states = {f"{state.upper()}_next": f"{state.upper()}_all" for state in self.step or ""}
+        return states | dict(zip(self.kept, self.kept, strict=True))
+
+    @cached_property
+    def step_cotangents(self) -> dict[str, str]:
+        """Of each state after a step the name of its cotangent."""
+        return {f"{state.upper()}_next": f"grad_{state.upper()}" for state in self.states}
+
+    @cached_property
+    def step_axes(self) -> dict[str, str]:
+        """The axes of a step's arrays and results: a sequence's without time, direction and projection."""
+        one = {name: axes.removeprefix("T ").removeprefix("D ") for name, axes in self.axes.items()}
+        states = (*(state.upper() for state in self.states), *self.step_cotangents)
+        named = {name: one[name] for name in ("X", "W", *self.vectors, *self.kept)}
+        return named | {"R": f"{_times(self.rows)} H"} | dict.fromkeys(states, "N H")
+
+    # --- what is said of it
+
+    def shown(self, name: str) -> tuple[str, ...]:
+        """The results of one of its forwards that adapters' functions return."""
+        return tuple(self.step_cotangents) if name == self.step_name else (self.over_time[0], *self.ends)
+
+    def example(self, name: str) -> str:
+        """The arguments of an example: those that are needed."""
+        states = [state.upper() for state in self.states] if name == self.step_name else []
+        return ", ".join(["X", *states, "W", "R"])
+
+    def about(self, name: str) -> str:
+        """What an operand or a result is, with a place for its shape."""
+        own = {**self.inputs, **self.parameters}
+        if name in own:
+            return own[name].about
+        if name in ("R", "B") and (self.columns == "E" if name == "R" else self.biases == 1):
+            return _OTHERWISE[name]
+        if name in _COMMON:
+            return _COMMON[name]
+        state = name.removeprefix("initial_")[0].lower()
+        what, upper = self.states[state], state.upper()
+        return {
+            f"initial_{state}": f"Initial {what}, {{}}; zero by default.",
+            f"{upper}_all": f"{what.capitalize()}s, {{}}.",
+            f"{upper}_t": f"{what.capitalize()} at each sequence's end, {{}}.",
+            upper: f"{what.capitalize()} before the step, {{}}.",
+            f"{upper}_next": f"{what.capitalize()} after the step, {{}}.",
+        }[name]
+
+    @property
+    def numbers_saved(self) -> str:
+        """How many numbers the gradient needs of each step and sequence: "16H + 3"."""
+        states = [1] * (len(self.states) + self.keeps_products)
+        kept = (width if isinstance(width, tuple) else (width,) for width in self.kept.values())
+        return " or ".join(_total([*states, *widths]) for widths in itertools.product(*kept))
+
+
+def unit_of(name: str) -> Unit | None:
+    """The recurrent operator of that name or whose single step has it; None for other operators."""
+    return UNITS.get(name.removesuffix("_cell"))
+
+
+def _times(count: int) -> str:
+    """So many times H, or for a negative number this many."""
+    return "H" if count == 1 else f"{count}H" if count > 0 else str(-count)
+
+
+def _total(widths: Sequence[int]) -> str:
+    """The sum of widths."""
+    alone = -sum(width for width in widths if width < 0)
+    total = _times(sum(width for width in widths if width > 0))
+    return f"{total} + {alone}" if alone else total
+
+
+UNITS: dict[str, Unit] = {}
+"""The recurrent operators by name, in the order of their modules."""
