@@ -11,19 +11,44 @@ import collections
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import xpgrad
 from xpgrad._operators.types import array_arguments
+from xpgrad._operators.units import UNITS, Unit
 
 T, N, I, H = 3, 2, 2, 3
 
 
 def _zeros(*shape: int) -> np.ndarray:
     return np.full(shape, 0.5)
+
+
+def _calls_of(unit: Unit) -> dict[str, dict[str, Any]]:
+    """Right calls of a recurrent operator, of its single step, and of their gradients."""
+    sizes = {"T": T, "N": N, "I": I, "H": H, "E": H, "D": 1}
+
+    def arrays(axes: dict[str, str], names: Iterable[str], prefix: str = "") -> dict[str, Any]:
+        made = {}
+        for name in names:
+            own = axes[name].replace("?", f"{unit.saved[name]}H" if name in unit.saved else "1").split()
+            made[f"{prefix}{name}"] = _zeros(*(int(a[:-1] or 1) * sizes.get(a[-1], 1) for a in own))
+        return made
+
+    axes = unit.axes
+    sequence = arrays(axes, unit.graded) | {"sequence_lens": [3, 1]}
+    more = arrays(axes, unit.saved) | arrays(axes, unit.cotangents, "grad_")
+    calls = {unit.name: sequence, f"{unit.name}_grad": sequence | more}
+    if unit.step is not None:
+        axes = unit.step_axes
+        step = arrays(axes, unit.step_arguments)
+        cotangents = {name: _zeros(N, H) for name in unit.step_cotangents.values()}
+        calls[unit.step_name] = step
+        calls[f"{unit.step_name}_grad"] = step | arrays(axes, unit.step_saved) | cotangents
+    return calls
 
 
 def _good() -> dict[str, dict[str, Any]]:
@@ -86,19 +111,9 @@ def _good() -> dict[str, dict[str, Any]]:
         cotangents |= {f"grad_{state.upper()}_t": _zeros(1, N, H) for state in states}
         calls[f"layer_norm_{name}"] = sequence
         calls[f"layer_norm_{name}_grad"] = sequence | saved | cotangents
-    cells = {
-        "slstm": (4, 1, "hcnm", 7, {}, ("H_all", "C_all", "N_all", "M_all")),
-        "augru": (3, 2, "h", 3, {"attention": _zeros(T, N, 1)}, ("H_all",)),
-    }
-    for name, (gates, biases, states, kept, inputs, over_time) in cells.items():
-        G = gates * H
-        sequence = {"X": _zeros(T, N, I), **inputs, "W": _zeros(1, G, I), "R": _zeros(1, G, H)}
-        sequence |= {"B": _zeros(1, biases * G), "sequence_lens": [3, 1]}
-        sequence |= {f"initial_{state}": _zeros(1, N, H) for state in states}
-        saved = {key: _zeros(T, 1, N, H) for key in over_time} | {"saved": _zeros(T, 1, N, kept * H)}
-        cotangents = {f"grad_{key}": _zeros(T, 1, N, H) for key in over_time}
-        cotangents |= {f"grad_{state.upper()}_t": _zeros(1, N, H) for state in states}
-        calls[name], calls[f"{name}_grad"] = sequence, sequence | saved | cotangents
+    for name, unit in UNITS.items():
+        if name not in calls:
+            calls |= _calls_of(unit)
     series = {name: _zeros(T, N, I) for name in ("X", "mask", "delta")}
     series |= {"W": _zeros(1, 3 * H, 2 * I), "R": _zeros(1, 3 * H, H), "decay_x": _zeros(1, 2, I)}
     series |= {"decay_h": _zeros(1, H, I + 1), "B": _zeros(1, 3 * H), "mean": _zeros(1, I)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -17,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 import xpgrad
 import xpgrad_jax
 from own_cells import minimal_gated_unit
+from xpgrad._operators.units import UNITS
 
 T, N, I, H = 5, 4, 3, 2
 MESH = jax.make_mesh((2,), ("b",), devices=jax.devices()[:2], axis_types=(AxisType.Auto,))
@@ -101,7 +103,7 @@ def close(actual: Any, desired: Any) -> None:
 # --- what is split, by name
 
 LENGTHS = jnp.asarray([3, T, 0, 2])
-OVER_TIME = dict.fromkeys(["X", "initial_h", "initial_c", "mask", "delta", "attention"], 1)
+OVER_TIME = dict.fromkeys(["X", "initial_h", "initial_c", "mask", "delta"], 1)
 OVER_TIME["sequence_lens"] = 0
 
 
@@ -142,12 +144,15 @@ def gru_d() -> Case:
     return Case(xpgrad_jax.gru_d, arrays, OVER_TIME)
 
 
-def slstm() -> Case:
-    return Case(xpgrad_jax.slstm, recurrent(4 * H, B=random(1, 4 * H)), OVER_TIME)
-
-
-def augru() -> Case:
-    return Case(xpgrad_jax.augru, recurrent(3 * H, attention=random(T, N, 1)), OVER_TIME)
+def declared(name: str) -> Case:
+    """A recurrent operator by its declaration, with lengths."""
+    unit = UNITS[name]
+    sizes = {"T": T, "N": N, "I": I, "H": H, "E": H, "D": 1}
+    axes = {key: unit.axes[key].split() for key in (*unit.graded, "sequence_lens")}
+    shapes = {key: [int(a[:-1] or 1) * sizes.get(a[-1], 1) for a in own] for key, own in axes.items()}
+    arrays = {key: random(*shape) for key, shape in shapes.items()} | {"sequence_lens": LENGTHS}
+    split = {key: own.index("N") for key, own in axes.items() if "N" in own}
+    return Case(getattr(xpgrad_jax, name), arrays, split)
 
 
 def step_by_step() -> Case:
@@ -280,9 +285,11 @@ def exported() -> None:
     case.step.trace(*placed).lower(lowering_platforms=("tpu",))
 
 
+OF_THEIR_OWN = {"lstm", "gru", "rnn", "layer_norm_lstm", "layer_norm_gru"}
+DECLARED = [functools.partial(declared, name) for name in UNITS if name not in OF_THEIR_OWN]
 SHORT = [gru, conv, classifier]
 LONG = [
-    lstm, own_cell, layer_norm_lstm, gru_d, slstm, augru, step_by_step, lambda: conv(1), lambda: conv(3),
+    lstm, own_cell, layer_norm_lstm, gru_d, *DECLARED, step_by_step, lambda: conv(1), lambda: conv(3),
     conv_transpose, mapped, tangents, meshes_in_types, texts, exported,
 ]  # fmt: skip
 

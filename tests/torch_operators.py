@@ -116,10 +116,6 @@ _LAYER_NORM_GRU = {
 _SLSTM = {  # random normalizers would be near 0
     "X": "T N I", "W": "D 4H I", "R": "D 4H H", "B": "D 4H", "sequence_lens": "N", "initial_h": "D N H",
 }  # fmt: skip
-_AUGRU = {
-    "X": "T N I", "attention": "T N 1", "W": "D 3H I", "R": "D 3H H", "B": "D 6H", "sequence_lens": "N",
-    "initial_h": "D N H",
-}  # fmt: skip
 _BOTH = {"direction": "bidirectional"}
 
 OPERATORS = {
@@ -140,7 +136,6 @@ OPERATORS = {
         functional.layer_norm_gru, KERNELS["layer_norm_gru"], _LAYER_NORM_GRU, _BOTH, sizes={"D": 2}
     ),
     "slstm": Operator(functional.slstm, KERNELS["slstm"], _SLSTM),
-    "augru": Operator(functional.augru, KERNELS["augru"], _AUGRU, _BOTH, sizes={"D": 2}),
     "lstm_cell": Operator(
         functional.lstm_cell, KERNELS["lstm_cell"], _LSTM_CELL, {"activations": ["Sigmoid", "Tanh", "Elu"]}
     ),
@@ -169,6 +164,18 @@ OPERATORS = {
         {"strides": 2, "output_padding": 1},
     ),
 }
+
+
+def _declared(kernel: Kernel) -> Operator:
+    """A recurrent operator by its declaration; a width that may be several is 1."""
+    shapes = {name: kernel.shapes[name].replace("?", "1") for name in kernel.operands}
+    both = "sequence_lens" in shapes
+    return Operator(
+        getattr(functional, kernel.name), kernel, shapes, _BOTH if both else {}, sizes={"D": 1 + both}
+    )
+
+
+OPERATORS |= {name: _declared(kernel) for name, kernel in KERNELS.items() if name not in OPERATORS}
 
 
 def _binary(x: Any, target: Any, weight: Any, pos_weight: Any, **attributes: Any) -> Any:

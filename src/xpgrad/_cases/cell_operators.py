@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad._operators.units import UNITS
+
 from .._testing import augru_reference, gru_d_reference, slstm_reference, to_numpy
 from .case import Array, Arrays, Case, Kernel, draw, oracles_of, run_vjp, seeded, sum_or_stack
 
@@ -17,13 +19,13 @@ _T, _N, _I, _H = 5, 3, 2, 4
 
 
 class _Operator(NamedTuple):
-    """The differences between the operators: the shapes of arguments, with D, and what has no gradient."""
+    """The differences between the operators: the axes of arguments and outputs, and what has no gradient."""
 
     name: str
     reference: Callable[..., tuple[Array, ...]]
-    outputs: tuple[str, ...]
     options: Mapping[str, Mapping[str, Any]]
-    shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
+    arguments: Mapping[str, str]
+    outputs: Mapping[str, str]
     constants: tuple[str, ...] = ()
 
 
@@ -38,38 +40,59 @@ _SHARED: dict[str, dict[str, Any]] = {
 _NORM: dict[str, dict[str, Any]] = {"per_sample, norm": {"gradient": {"per_sample": "norm"}}}
 
 
-def _states(D: int, names: str) -> dict[str, tuple[int, ...]]:
-    return {f"initial_{name}": (D, _N, _H) for name in names}
+_OF_STEPS = {name: {"gradient": _SHARED[name].get("gradient", {})} for name in ("plain", "per_sample")}
+_GRU_D = {
+    **dict.fromkeys(("X", "mask", "delta"), "T N I"), "W": "D 3H 2I", "R": "D 3H H", "decay_x": "D 2 I",
+    "decay_h": "D H I+1", "B": "D 3H", "mean": "D I", "initial_h": "D N H",
+}  # fmt: skip
 
 
-def _slstm(D: int, heads: int) -> dict[str, tuple[int, ...]]:
-    weights = {"W": (D, 4 * _H, _I), "R": (D, 4 * _H, _H // heads), "B": (D, 4 * _H)}
-    return {"X": (_T, _N, _I), **weights, **_states(D, "hcnm")}
+def _unit(name: str, reference: Callable[..., tuple[Array, ...]], **options: Mapping[str, Any]) -> _Operator:
+    """A declared operator; its options beside those that all have, with _ for a space."""
+    unit = UNITS[name]
+    arguments = {key: unit.axes[key] for key in unit.graded}
+    outputs = {key: unit.axes[key] for key in unit.cotangents}
+    more = {key.replace("_", " "): own for key, own in options.items()}
+    return _Operator(name, reference, {**_SHARED, **_NORM, **more}, arguments, outputs, unit.constants)
 
 
-def _augru(D: int, heads: int) -> dict[str, tuple[int, ...]]:
-    weights = {"W": (D, 3 * _H, _I), "R": (D, 3 * _H, _H), "B": (D, 6 * _H)}
-    return {"X": (_T, _N, _I), "attention": (_T, _N, 1), **weights, **_states(D, "h")}
+def _step(op: _Operator) -> _Operator:
+    """The operator's single step: a sequence of length 1."""
+    unit = UNITS[op.name]
+
+    def reference(**arrays: Array) -> tuple[Array, ...]:
+        named = {f"initial_{state}": state.upper() for state in unit.states}
+        whole = {name: arrays[named.get(name, name)][None, ...] for name in op.arguments}
+        by_name = dict(zip(op.outputs, op.reference(**whole), strict=True))
+        return tuple(by_name[end][0, ...] for end in unit.ends)
+
+    axes = unit.step_axes
+    arguments = {name: axes[name] for name in unit.step_arguments}
+    outputs = {name: axes[name] for name in unit.step_cotangents}
+    return _Operator(unit.step_name, reference, _OF_STEPS, arguments, outputs)
 
 
-def _gru_d(D: int, heads: int) -> dict[str, tuple[int, ...]]:
-    series = dict.fromkeys(("X", "mask", "delta"), (_T, _N, _I))
-    weights = {"W": (D, 3 * _H, 2 * _I), "R": (D, 3 * _H, _H), "decay_x": (D, 2, _I)}
-    vectors = {"decay_h": (D, _H, _I + 1), "B": (D, 3 * _H), "mean": (D, _I)}
-    return {**series, **weights, **vectors, **_states(D, "h")}
-
-
+_UNITS = (
+    _unit("slstm", slstm_reference, heads={"heads": 2}, exponential_forget_gate={"forget": "exp"}),
+    _unit("augru", augru_reference, reset_after={"linear_before_reset": 1}),
+)
 _OPERATORS = (
-    _Operator(
-        "slstm", slstm_reference, ("H_all", "H_t", "C_t", "N_t", "M_t", "C_all", "N_all", "M_all"),
-        {**_SHARED, **_NORM, "heads": {"heads": 2}, "exponential forget gate": {"forget": "exp"}}, _slstm,
-    ),
-    _Operator(
-        "augru", augru_reference, ("H_all", "H_t"),
-        {**_SHARED, **_NORM, "reset after": {"linear_before_reset": 1}}, _augru,
-    ),
-    _Operator("gru_d", gru_d_reference, ("H_all", "H_t"), _SHARED, _gru_d, ("mask",)),
-)  # fmt: skip
+    *_UNITS,
+    *(_step(op) for op in _UNITS if UNITS[op.name].step is not None),
+    _Operator("gru_d", gru_d_reference, _SHARED, _GRU_D, {"H_all": "T D N H", "H_t": "D N H"}, ("mask",)),
+)
+
+
+def _shape(axes: str, D: int, heads: int) -> tuple[int, ...]:
+    """The shape of an array with these axes; a width that may be several is 1."""
+    sizes = {"T": _T, "N": _N, "I": _I, "H": _H, "E": _H // heads, "D": D, "I+1": _I + 1}
+
+    def size(axis: str) -> int:
+        if axis in sizes:
+            return sizes[axis]
+        return int(axis[:-1] or 1) * sizes.get(axis[-1], 1) if not axis.isdigit() else int(axis)
+
+    return tuple(map(size, axes.split()))
 
 
 def _is_at_a_kink(arguments: Arrays) -> bool:
@@ -92,16 +115,15 @@ def _case(
     """A small problem in which no two sizes are equal."""
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rng = np.random.default_rng(seed)
-    arguments = {name: draw(rng, *shape) for name, shape in op.shapes(D, attributes.get("heads", 1)).items()}
+    heads = attributes.get("heads", 1)
+    arguments = {name: draw(rng, *_shape(axes, D, heads)) for name, axes in op.arguments.items()}
     if "initial_n" in arguments:  # a weighted mean has weights above 0
         arguments["initial_n"] = 1 + np.abs(arguments["initial_n"])
     if "mask" in arguments:
         arguments["mask"] = (arguments["mask"] > 0) * 1.0
         while _is_at_a_kink(arguments):
             arguments["delta"] = draw(rng, _T, _N, _I)
-    cotangents = {
-        name: draw(rng, *((_T, D) if name.endswith("_all") else (D,)), _N, _H) for name in op.outputs
-    }
+    cotangents = {name: draw(rng, *_shape(axes, D, heads)) for name, axes in op.outputs.items()}
     for name in cotangents:
         if (
             name[0] not in "H"
@@ -115,7 +137,7 @@ def _case(
             for name in cotangents:
                 if name.endswith("_all"):
                     cotangents[name][length:, :, n] = np.nan
-    axes = {name: _batch_axis(name) for name in ("X", *cotangents)}
+    axes = {name: own.split().index("N") for name, own in {"X": op.arguments["X"], **op.outputs}.items()}
     if attributes.get("layout"):
         arguments, cotangents, integers = (_moved(np, part) for part in (arguments, cotangents, integers))
         axes = dict.fromkeys(axes, 0)
@@ -129,7 +151,7 @@ def _batch_axis(name: str) -> int:
 
 def _moved(xp: Any, arrays: Arrays, back: bool = False) -> dict[str, Array]:
     """Arrays with the batch in front, or back where layout 0 has it; parameters as they are."""
-    own = ("X", "attention", "mask", "delta")
+    own = {"X", "mask", "delta", *(name for unit in UNITS.values() for name in unit.inputs)}
     return {
         name: xp.moveaxis(x, *((0, _batch_axis(name)) if back else (_batch_axis(name), 0)))
         if name in own or name.startswith("initial_") or name.endswith(("_all", "_t"))

@@ -198,6 +198,11 @@ class Unit:
             for name, width in self.kept.items()
         }
 
+    @property
+    def module(self) -> str:
+        """The name of its module in `xpgrad_torch`."""
+        return self.torch or self.name.upper()
+
     # --- its single step
 
     @property

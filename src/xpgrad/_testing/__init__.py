@@ -1,7 +1,7 @@
 """The tools of `xpgrad.testing`, which share no code with the kernels; the core imports them from here."""
 
 from xpgrad._testing.augru import augru_reference
-from xpgrad._testing.cells import cell_reference, check_cell
+from xpgrad._testing.cells import cell_reference, check_cell, unit_reference
 from xpgrad._testing.comparing import assert_close, dtype_name, relative_error, to_numpy
 from xpgrad._testing.convolution import conv_grad_reference, conv_reference
 from xpgrad._testing.differences import check_vjp, numerical_jacobian
@@ -34,4 +34,5 @@ __all__ = [
     "rnn_reference",
     "slstm_reference",
     "to_numpy",
+    "unit_reference",
 ]

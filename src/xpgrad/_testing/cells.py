@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -14,6 +14,7 @@ from xpgrad._testing.differences import check_vjp
 from xpgrad._testing.sequences import lengths_of, time_order
 
 if TYPE_CHECKING:
+    from xpgrad._operators.units import Unit
     from xpgrad.cells import Cell
 
 Array = Any
@@ -108,30 +109,53 @@ def cell_reference(
     >>> H_all.shape
     (5, 1, 2, 4)
     """
-    weights: tuple[tuple[str, Any], ...] = (("W", W), ("R", R), ("v", v))
-    given = {kind: array for kind, array in weights if cell.blocks[kind]}
+    weights = {"W": W, "R": R, "v": v}
+    own = _Step(cell.step, cell.states, cell.blocks, cell.inputs, cell.heads)
+    return _over_sequences(own, weights, X, sequence_lens, initial or {}, direction, inputs)
+
+
+class _Step(NamedTuple):
+    """The formula of a step, and the names of its states, blocks and inputs."""
+
+    formula: Callable[..., Any]
+    states: Sequence[str]
+    blocks: Mapping[str, Sequence[str]]
+    inputs: Mapping[str, Sequence[str]]
+    heads: int
+
+
+def _over_sequences(
+    step: _Step,
+    weights: Mapping[str, Array | None],
+    X: Array,
+    sequence_lens: Array | None,
+    initial: Mapping[str, Array],
+    direction: str,
+    inputs: Mapping[str, Array],
+) -> tuple[Array, ...]:
+    """Each state over time, then each final state."""
+    given: dict[str, Any] = {kind: array for kind, array in weights.items() if step.blocks.get(kind)}
     kind, parameter = next(iter(given.items()))
     xp, (T, N, _), D = array_namespace(X), X.shape, parameter.shape[0]
-    count, H = len(cell.states), parameter.shape[1] // len(cell.blocks[kind])
-    own_xp = xp if cell.heads == 1 else _OfHeads(xp, cell.heads)
+    count, H = len(step.states), parameter.shape[1] // len(step.blocks[kind])
+    own_xp = xp if step.heads == 1 else _OfHeads(xp, step.heads)
     lengths = lengths_of(sequence_lens, T, N)
     zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
     over_time: dict[tuple[int, int, int, int], Array] = {}
     ends: dict[tuple[int, int, int], Array] = {}
     for d, n in itertools.product(range(D), range(N)):
         taken = {
-            kind: _Blocks(array[d, ...], cell.blocks[kind], kind != "v", cell.heads if kind == "R" else 1)
+            kind: _Blocks(array[d, ...], step.blocks[kind], kind != "v", step.heads if kind == "R" else 1)
             for kind, array in given.items()
         }
-        begin = initial or {}
-        states = [begin[name][d, n, :] if name in begin else zeros for name in cell.states]
+        states = [initial[name][d, n, :] if name in initial else zeros for name in step.states]
         for t in time_order(direction, d, lengths[n]):
-            named = dict(zip(cell.states, states, strict=True))
+            named = dict(zip(step.states, states, strict=True))
             beside = {
                 name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :]
-                for name, names in cell.inputs.items()
+                for name, names in step.inputs.items()
             }
-            after = cell.step(own_xp, X[t, n, :], **named, **taken, **beside)
+            after = step.formula(own_xp, X[t, n, :], **named, **taken, **beside)
             states = list(after) if isinstance(after, tuple | list) else [after]
             over_time |= {(k, t, d, n): state for k, state in enumerate(states)}
         ends |= {(k, d, n): state for k, state in enumerate(states)}
@@ -145,6 +169,40 @@ def cell_reference(
         *(stack(over_time, k, T, D, N) for k in range(count)),
         *(stack(ends, k, D, N) for k in range(count)),
     )
+
+
+def unit_reference(unit: Unit, formula: Callable[..., Any]) -> Callable[..., tuple[Array, ...]]:
+    """The naive form of a declared operator, from the definition of its step.
+
+    Parameters
+    ----------
+    unit : Unit
+        The operator.
+    formula : callable
+        The step as `xpgrad.Cell` takes it, with the gates' names for the blocks. The biases are v: of the
+        gate z ``v.z``, or of two ``v.wz`` and ``v.rz``.
+
+    Returns
+    -------
+    callable
+        What takes the operator's arguments, in layout 0 and with B, to the outputs that have a cotangent.
+    """
+    gates, states = unit.gates.split(), list(unit.states)
+    biases = gates if unit.biases == 1 else [f"{side}{gate}" for side in "wr" for gate in gates]
+    blocks = {"W": gates, "R": gates, "v": biases}
+
+    def run(
+        X: Array, *, sequence_lens: Array | None = None, direction: str = "forward", **arrays: Array
+    ) -> tuple[Array, ...]:
+        weights = {"W": arrays["W"], "R": arrays["R"], "v": arrays["B"]}
+        initial = {name: arrays[f"initial_{name}"] for name in states if f"initial_{name}" in arrays}
+        inputs = {name: arrays[name] for name in unit.inputs}
+        step = _Step(formula, states, blocks, dict.fromkeys(inputs, ()), 1)
+        first, *rest = _over_sequences(step, weights, X, sequence_lens, initial, direction, inputs)
+        others, ends = rest[: len(states) - 1], rest[len(states) - 1 :]
+        return first, *ends, *others
+
+    return run
 
 
 def check_cell(cell: Cell, *, seed: int = 0) -> None:

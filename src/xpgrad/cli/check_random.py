@@ -23,6 +23,8 @@ import numpy as np
 
 import xpgrad
 from xpgrad._operators.declaration import DECLARED
+from xpgrad._operators.units import UNITS
+from xpgrad._operators.vjp import rule_of
 
 from .._testing import to_numpy
 from .._testing.thresholds import near, thresholds
@@ -89,7 +91,9 @@ def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
                 seed, function, "jax", dtype, shapes, layouts, options, lengths, {}, _resets(seed, function)
             )
     else:
-        function, shapes, options, lengths, gradient = functions[rng.integers(len(functions))](rng)
+        drawn = functions[rng.integers(len(functions))](rng)
+        apart = np.random.default_rng((seed, 5))  # so that the other calls keep their numbers
+        function, shapes, options, lengths, gradient = _of_cell(apart) if apart.random() < 0.05 else drawn
     torch = importlib.util.find_spec("torch") is not None and rng.random() < 0.4
     dtypes = ["float64", "float32", "float16"] + (["bfloat16"] if torch else [])
     dtype = dtypes[rng.choice(len(dtypes), p=[0.3, 0.5, 0.2] if not torch else [0.3, 0.4, 0.15, 0.15])]
@@ -145,7 +149,7 @@ def _lengths(rng: np.random.Generator, T: int, N: int) -> tuple[int, ...]:
 def _resets(seed: int, function: str) -> float | None:
     """The share of steps with resets, of every third call; drawn apart, so that calls keep their numbers."""
     rng = np.random.default_rng((seed, 3))
-    if function not in _GATES or rng.random() < 2 / 3:
+    if function not in UNITS or rng.random() < 2 / 3:
         return None
     return float(_pick(rng, [0.03, 0.3, 1.0]))
 
@@ -232,6 +236,34 @@ def _cell(rng: np.random.Generator) -> _Drawn:
     if operator == "lstm":
         _maybe(rng, shapes, grad_C=(N, H))
     return f"{operator}_cell", shapes, _recurrent_options(rng, operator, 1), None, _wanted(rng, names)
+
+
+def _of_cell(rng: np.random.Generator) -> _Drawn:
+    """A declared operator of those that have no row of their own here, or its single step."""
+    unit = _pick(rng, [unit for unit in UNITS.values() if unit.name not in _GATES])
+    is_step = unit.step is not None and rng.random() < 0.3
+    direction = str(_pick(rng, ["forward", "reverse", "bidirectional"]))
+    layout = int(rng.random() < 0.3 and not is_step)
+    T, N, I, H = _sequence_sizes(rng, unit.rows)
+    sizes = {"T": T, "N": N, "I": I, "H": H, "E": H, "?": 1, "D": 2 if direction == "bidirectional" else 1}
+    axes = unit.step_axes if is_step else unit.axes
+
+    def shape(name: str) -> tuple[int, ...]:
+        own = axes[name].split()
+        if layout and "N" in own:
+            own.insert(0, own.pop(own.index("N")))
+        return tuple(int(axis[:-1] or 1) * sizes[axis[-1]] for axis in own)
+
+    cotangents = unit.step_cotangents if is_step else unit.cotangents
+    names = [*(unit.step_arguments if is_step else unit.graded)]
+    needed = {"X", *unit.inputs, "W", "R", *(name.upper() for name in unit.states if is_step)}
+    shapes: _Shapes = {name: shape(name) for name in names if name in needed or rng.random() < 0.5}
+    shapes |= {given: shape(output) for output, given in [*cotangents.items()][:2]}
+    wanted = _wanted(rng, [name for name in names if name in shapes])
+    if is_step:
+        return unit.step_name, shapes, {}, None, wanted
+    lengths = _lengths(rng, T, N) if rng.random() < 0.5 else None
+    return unit.name, shapes, {"direction": direction, "layout": layout}, lengths, wanted
 
 
 def _convolution(rng: np.random.Generator) -> _Drawn:
@@ -325,6 +357,8 @@ def _numbers(call: RandomCall, turn: int) -> dict[str, np.ndarray]:
         numbers[name] = np.round(32 * scale * rng.normal(size=shape)).clip(-127, 127) / 32
         if name in ("targets", "labels", "weight", "weights", "pos_weight"):
             numbers[name] = np.abs(numbers[name]) / 4
+        if name == "initial_n":  # a weighted mean has weights above 0
+            numbers[name] = 1 + np.abs(numbers[name])
     if call.function == "softmax_cross_entropy" and "labels" not in numbers:
         N, C, *rest = call.shapes["X"]
         numbers["labels"] = rng.integers(0, C, size=(N, *rest))
@@ -415,10 +449,7 @@ def _results(
         cotangents = {"dY": dY(outputs["Y"])}
     else:
         outputs = outputs._asdict()
-        names = ("H_all", "C_all", "iofc", "zrh", "C_next", "H_next", "saved", "means")
-        saved = {name: outputs[name] for name in names if name in outputs}
-        known = gradient.__code__.co_varnames
-        saved = {name: array for name, array in saved.items() if name in known}
+        saved = {name: outputs[name] for name in rule_of(forward).saved}
     grads = gradient(**operands, **saved, **cotangents, **call.options, **_asked(call))
     named = grads._asdict() if hasattr(grads, "_fields") else {"dX": grads}
     return {name: array for name, array in {**outputs, **named}.items() if array is not None}
