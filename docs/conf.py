@@ -89,8 +89,8 @@ sphinx_gallery_conf = {
     "plot_gallery": os.environ.get("XPGRAD_DOCS_TUTORIALS", "1") != "0",
 }
 import activations  # noqa: E402 - these are beside this file
-from activation_names import Activations, write_stubs  # noqa: E402
 from api_links import ApiLinks  # noqa: E402
+from declared_names import add_directives, write_stubs  # noqa: E402
 
 warnings.filterwarnings("ignore", message="Matplotlib is currently using agg")
 
@@ -118,7 +118,7 @@ def setup(app):
     """Connect what is above; called by Sphinx."""
     if not activations.is_current():
         activations.plot()
-    app.add_directive("activations", Activations)
+    add_directives(app)
     app.connect("builder-inited", write_stubs)
     app.add_transform(ApiLinks)
     app.connect("autodoc-process-docstring", _plain_stars, priority=400)

@@ -1,4 +1,4 @@
-"""Built-in operators that are one cell, sLSTM and AUGRU: against their definitions, and in frameworks."""
+"""Built-in operators that are one cell: against their definitions, and in frameworks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import torch
 import xpgrad
 import xpgrad_torch
 from backends import Backend
+from xpgrad._cases.cell_operators import CELL_UNITS
 from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.units import UNITS, Unit
 from xpgrad._operators.vjp import rule_of
 from xpgrad.testing import augru_reference, check_vjp, slstm_reference, to_numpy
 from xpgrad_torch import functional
@@ -33,19 +35,24 @@ class Operator(NamedTuple):
     options: dict[str, dict[str, Any]]
 
 
-OPERATORS = {
-    "slstm": Operator(
-        xpgrad.slstm, slstm_reference, 4, 1, "hcnm", xpgrad_torch.SLSTM,
-        {
-            "plain": {}, "heads": {"heads": 2}, "narrow heads": {"heads": 4, "forget": "exp"},
-            "exp": {"forget": "exp"},
-        },
-    ),
-    "augru": Operator(
-        xpgrad.augru, augru_reference, 3, 2, "h", xpgrad_torch.AUGRU,
-        {"plain": {}, "reset after": {"linear_before_reset": 1}},
-    ),
+_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "slstm": {
+        "plain": {}, "heads": {"heads": 2}, "narrow heads": {"heads": 4, "forget": "exp"},
+        "exp": {"forget": "exp"},
+    },
+    "augru": {"plain": {}, "reset after": {"linear_before_reset": 1}},
 }  # fmt: skip
+
+
+def _declared(name: str) -> Operator:
+    unit = UNITS[name]
+    return Operator(
+        getattr(xpgrad, name), CELL_UNITS[name], unit.rows, unit.biases, "".join(unit.states),
+        getattr(xpgrad_torch, unit.module), _OPTIONS.get(name, {"plain": {}}),
+    )  # fmt: skip
+
+
+OPERATORS = {name: _declared(name) for name in CELL_UNITS}
 CALLS = [(name, option) for name, operator in OPERATORS.items() for option in operator.options]
 every_call = pytest.mark.parametrize(("name", "option"), CALLS, ids=[" ".join(call) for call in CALLS])
 
@@ -235,6 +242,53 @@ def test_jax(name: str, option: str, rng: np.random.Generator) -> None:
     total = sum((y * y).sum() for y in outputs[: len(made)])
     for key, value in zip(plain, torch.autograd.grad(total, list(plain.values())), strict=True):
         assert_close(grads[key], value, key, 1e-10)
+
+
+def test_public_references_are_the_definitions(rng: np.random.Generator) -> None:
+    for name, reference in (("slstm", slstm_reference), ("augru", augru_reference)):
+        operands = operands_of(name, 1, rng)
+        for found, wanted in zip(reference(**operands), CELL_UNITS[name](**operands), strict=True):
+            assert_close(found, wanted, name, 0)
+
+
+STEPS = [unit for unit in UNITS.values() if unit.step is not None]
+
+
+@pytest.mark.parametrize("unit", STEPS, ids=lambda unit: unit.name)
+def test_a_step_is_a_sequence_of_length_1(unit: Unit, rng: np.random.Generator) -> None:
+    """Its results, gradients and those of each sample, in the core and in PyTorch."""
+    sizes = {"N": N, "I": I, "H": H}
+    operands = {
+        name: rng.normal(size=[int(a[:-1] or 1) * sizes[a[-1]] for a in unit.step_axes[name].split()])
+        for name in unit.step_arguments
+    }
+    named = {state.upper(): f"initial_{state}" for state in unit.states}
+    whole = {named.get(name, name): x[None] for name, x in operands.items()}
+    seeds = [rng.normal(size=(N, H)) for _ in unit.states]
+    out, pullback = xpgrad.vjp(getattr(xpgrad, unit.name), **whole)
+    ends = {unit.cotangents[end]: seed[None] for end, seed in zip(unit.ends, seeds, strict=True)}
+    grads = pullback(**ends)
+    expected = [getattr(out, end)[0] for end in unit.ends]
+    wanted = [getattr(grads, gradient_name(named.get(name, name)))[0] for name in operands]
+
+    step, back = xpgrad.vjp(getattr(xpgrad, unit.step_name), **operands)
+    each = xpgrad.vjp(getattr(xpgrad, unit.step_name), **operands, per_sample=True)[1](*seeds)
+    for name, y, seed in zip(unit.step_cotangents, expected, seeds, strict=True):
+        assert_close(getattr(step, name), y, name)
+        assert seed.shape == y.shape
+    for name, found, value, alone in zip(operands, back(*seeds), wanted, each, strict=True):
+        assert_close(found, value, name)
+        assert_close(alone.sum(axis=0) if "N" not in unit.step_axes[name].split() else alone, value, name)
+
+    tensors = [torch.from_numpy(x).requires_grad_() for x in operands.values()]
+    made = getattr(functional, unit.step_name)(*tensors)
+    made = made if isinstance(made, tuple) else (made,)
+    for found, y in zip(made, expected, strict=True):
+        assert_close(found.detach(), y, "PyTorch")
+    for found, value in zip(
+        torch.autograd.grad(made, tensors, [torch.from_numpy(s) for s in seeds]), wanted, strict=True
+    ):
+        assert_close(found, value, "PyTorch")
 
 
 @pytest.mark.parametrize("forget", ["sigmoid", "exp"])

@@ -89,8 +89,9 @@ def add(root: Path, skipped: str = "") -> None:
         name, *after = head.split("\n")
         if name == skipped:
             continue
-        text = (root / name).read_text(encoding="utf-8")
+        text = (root / name).read_text(encoding="utf-8") if (root / name).exists() else ""
         at = len(text)
+        lines = lines if text else lines.lstrip("\n")
         if after:
             assert text.count(f"{after[0]}\n") == 1, f"{name}: {after[0]}"
             at = text.index(f"{after[0]}\n") + len(after[0]) + 1

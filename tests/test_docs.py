@@ -165,12 +165,13 @@ def test_every_method_of_convolution_is_described():
         assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == methods
 
 
-def _listed(page, module, activation_names):
+def _listed(page, module, kinds):
     """The names in a reference page's tables that are of a module."""
     text = (ROOT / "docs" / "reference" / f"{page}.rst").read_text(encoding="utf-8")
     assert f".. currentmodule:: {module}\n" in text
     listed = re.findall(r"^   (\w+)$", text, re.M)
-    return listed + (activation_names(module) if text.endswith("\n.. activations::\n") else [])
+    used = re.findall(r"^\.\. (\w+)::$", text, re.M)
+    return listed + [name for kind in used if kind in kinds for name in kinds[kind](module)]
 
 
 @pytest.mark.parametrize(
@@ -189,13 +190,13 @@ def _listed(page, module, activation_names):
 def test_every_public_name_has_a_page(module, pages, monkeypatch):
     pytest.importorskip("sphinx", reason="sphinx is not installed: a directive of its lists activations")
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    activation_names = importlib.import_module("activation_names").activation_names
+    kinds = importlib.import_module("declared_names").KINDS
     if module.startswith("xpgrad_torch"):
         pytest.importorskip("torch", reason="torch is not installed")
     for package in ("jax", "keras", "onnx"):
         if module == f"xpgrad_{package}":
             pytest.importorskip(package, reason=f"{package} is not installed")
-    listed = [name for page in pages for name in _listed(page, module, activation_names)]
+    listed = [name for page in pages for name in _listed(page, module, kinds)]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(importlib.import_module(module).__all__) - {"__version__", "functional"}
 

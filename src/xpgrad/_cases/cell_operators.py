@@ -10,10 +10,10 @@ import numpy as np
 
 from xpgrad._operators.units import UNITS
 
-from .._testing import augru_reference, gru_d_reference, slstm_reference, to_numpy
+from .._testing import augru_step, gru_d_reference, slstm_step, to_numpy, unit_reference
 from .case import Array, Arrays, Case, Kernel, draw, oracles_of, run_vjp, seeded, sum_or_stack
 
-__all__ = ["CELL_OPERATORS"]
+__all__ = ["CELL_OPERATORS", "CELL_UNITS"]
 
 _T, _N, _I, _H = 5, 3, 2, 4
 
@@ -47,12 +47,16 @@ _GRU_D = {
 }  # fmt: skip
 
 
-def _unit(name: str, reference: Callable[..., tuple[Array, ...]], **options: Mapping[str, Any]) -> _Operator:
-    """A declared operator; its options beside those that all have, with _ for a space."""
+def _unit(name: str, step: Callable[..., Any], **options: Mapping[str, Any]) -> _Operator:
+    """A declared operator, by the definition of its step for `unit_reference`.
+
+    Its options come beside those that all have, with _ for a space.
+    """
     unit = UNITS[name]
     arguments = {key: unit.axes[key] for key in unit.graded}
     outputs = {key: unit.axes[key] for key in unit.cotangents}
     more = {key.replace("_", " "): own for key, own in options.items()}
+    reference = unit_reference(unit, step)
     return _Operator(name, reference, {**_SHARED, **_NORM, **more}, arguments, outputs, unit.constants)
 
 
@@ -73,8 +77,8 @@ def _step(op: _Operator) -> _Operator:
 
 
 _UNITS = (
-    _unit("slstm", slstm_reference, heads={"heads": 2}, exponential_forget_gate={"forget": "exp"}),
-    _unit("augru", augru_reference, reset_after={"linear_before_reset": 1}),
+    _unit("slstm", slstm_step, heads={"heads": 2}, exponential_forget_gate={"forget": "exp"}),
+    _unit("augru", augru_step, reset_after={"linear_before_reset": 1}),
 )
 _OPERATORS = (
     *_UNITS,
@@ -199,4 +203,6 @@ def _kernel(op: _Operator) -> Kernel:
     )
 
 
+CELL_UNITS = {op.name: op.reference for op in _UNITS}
+"""The declared operators that are one cell, and their definitions."""
 CELL_OPERATORS = tuple(map(_kernel, _OPERATORS))

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
-from array_api_compat import array_namespace, device
-
-from xpgrad._testing.sequences import lengths_of, time_order
+from xpgrad._operators.units import UNITS
+from xpgrad._testing.cells import unit_reference
 
 Array = Any
+
+
+def _sigmoid(xp: Any, x: Array) -> Array:
+    return 1 / (1 + xp.exp(-x))
+
+
+def augru_step(
+    xp: Any, x: Array, h: Array, W: Any, R: Any, v: Any, attention: Array, linear_before_reset: int = 0
+) -> Array:
+    """One step of the AUGRU, for `unit_reference`."""
+    r = _sigmoid(xp, W.r(x) + R.r(h) + v.wr + v.rr)
+    z = (1 - attention) * _sigmoid(xp, W.z(x) + R.z(h) + v.wz + v.rz)
+    inside = r * (R.h(h) + v.rh) if linear_before_reset else R.h(r * h) + v.rh
+    return (1 - z) * xp.tanh(W.h(x) + v.wh + inside) + z * h
+
+
+_run = unit_reference(UNITS["augru"], augru_step)
 
 
 def augru_reference(
@@ -50,32 +65,7 @@ def augru_reference(
     >>> augru_reference(X, rng.uniform(size=(5, 2, 1)), W, R)[0].shape
     (5, 1, 2, 4)
     """
-    xp, (T, N, _), (D, rows, _) = array_namespace(X), X.shape, W.shape
-    H, lengths = rows // 3, lengths_of(sequence_lens, X.shape[0], X.shape[1])
-    zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
-
-    def sigmoid(x: Array) -> Array:
-        return 1 / (1 + xp.exp(-x))
-
-    def step(d: int, x: Array, a: Array, h: Array) -> Array:
-        wz, wr, wh = (xp.matmul(W[d, k * H : (k + 1) * H, :], x) for k in range(3))
-        Rz, Rr, Rh = (R[d, k * H : (k + 1) * H, :] for k in range(3))
-        bz, br, bh, cz, cr, ch = (0 if B is None else B[d, k * H : (k + 1) * H] for k in range(6))
-        r = sigmoid(wr + xp.matmul(Rr, h) + br + cr)
-        z = (1 - a) * sigmoid(wz + xp.matmul(Rz, h) + bz + cz)
-        inside = r * (xp.matmul(Rh, h) + ch) if linear_before_reset else xp.matmul(Rh, r * h) + ch
-        return (1 - z) * xp.tanh(wh + bh + inside) + z * h
-
-    steps: dict[tuple[int, int, int], Array] = {}
-    ends: dict[tuple[int, int], Array] = {}
-    for d, n in itertools.product(range(D), range(N)):
-        h = zeros if initial_h is None else initial_h[d, n, :]
-        for t in time_order(direction, d, lengths[n]):
-            steps[t, d, n] = h = step(d, X[t, n, :], attention[t, n, :], h)
-        ends[d, n] = h
-
-    def stack(found: dict[Any, Array], *shape: int) -> Array:
-        values = [found.get(key, zeros) for key in itertools.product(*map(range, shape))]
-        return xp.reshape(xp.stack(values), (*shape, H)) if values else xp.zeros((*shape, H), dtype=X.dtype)
-
-    return stack(steps, T, D, N), stack(ends, D, N)
+    return _run(
+        X, W, R, B, sequence_lens, direction, attention=attention, initial_h=initial_h,
+        linear_before_reset=linear_before_reset,
+    )  # fmt: skip

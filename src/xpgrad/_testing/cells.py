@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -180,27 +181,40 @@ def unit_reference(unit: Unit, formula: Callable[..., Any]) -> Callable[..., tup
         The operator.
     formula : callable
         The step as `xpgrad.Cell` takes it, with the gates' names for the blocks. The biases are v: of the
-        gate z ``v.z``, or of two ``v.wz`` and ``v.rz``.
+        gate z ``v.z``, or of two ``v.wz`` and ``v.rz``; 0 where there are none. It gets the operator's own
+        attributes by name.
 
     Returns
     -------
     callable
-        What takes the operator's arguments, in layout 0 and with B, to the outputs that have a cotangent.
+        What takes the operator's arguments by name, in layout 0, to the outputs that have a cotangent.
     """
     gates, states = unit.gates.split(), list(unit.states)
     biases = gates if unit.biases == 1 else [f"{side}{gate}" for side in "wr" for gate in gates]
     blocks = {"W": gates, "R": gates, "v": biases}
 
     def run(
-        X: Array, *, sequence_lens: Array | None = None, direction: str = "forward", **arrays: Array
+        X: Array,
+        W: Array,
+        R: Array,
+        B: Array | None = None,
+        sequence_lens: Array | None = None,
+        direction: str = "forward",
+        heads: int = 1,
+        **others: Any,
     ) -> tuple[Array, ...]:
-        weights = {"W": arrays["W"], "R": arrays["R"], "v": arrays["B"]}
-        initial = {name: arrays[f"initial_{name}"] for name in states if f"initial_{name}" in arrays}
-        inputs = {name: arrays[name] for name in unit.inputs}
-        step = _Step(formula, states, blocks, dict.fromkeys(inputs, ()), 1)
+        given = {name: others.pop(name, None) for name in unit.initial}
+        initial = {
+            name: array for name, array in zip(states, given.values(), strict=True) if array is not None
+        }
+        inputs = {name: others.pop(name) for name in unit.inputs}
+        if B is None:
+            xp, rows = array_namespace(W), W.shape[1] // len(gates) * len(biases)
+            B = xp.zeros((W.shape[0], rows), dtype=W.dtype, device=device(W))
+        step = _Step(functools.partial(formula, **others), states, blocks, dict.fromkeys(inputs, ()), heads)
+        weights = {"W": W, "R": R, "v": B}
         first, *rest = _over_sequences(step, weights, X, sequence_lens, initial, direction, inputs)
-        others, ends = rest[: len(states) - 1], rest[len(states) - 1 :]
-        return first, *ends, *others
+        return first, *rest[len(states) - 1 :], *rest[: len(states) - 1]
 
     return run
 

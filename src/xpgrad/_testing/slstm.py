@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
-from array_api_compat import array_namespace, device
-
-from xpgrad._testing.sequences import lengths_of, time_order
+from xpgrad._operators.units import UNITS
+from xpgrad._testing.cells import unit_reference
 
 Array = Any
 
 
-def _product(xp: Any, R: Array, h: Array, heads: int) -> Array:
-    """R h for a block-diagonal R (4H, H / heads), gate by gate and head by head."""
-    width = h.shape[0] // heads
-    parts = [
-        xp.matmul(R[row : row + width, :], h[row % h.shape[0] : row % h.shape[0] + width])
-        for row in range(0, R.shape[0], width)
-    ]
-    return xp.concat(parts, axis=0)
-
-
 def _sigmoid(xp: Any, x: Array) -> Array:
     return 1 / (1 + xp.exp(-x))
+
+
+def slstm_step(
+    xp: Any, x: Array, h: Array, c: Array, n: Array, m: Array, W: Any, R: Any, v: Any, forget: str = "sigmoid"
+) -> tuple[Array, ...]:
+    """One step of the sLSTM, for `unit_reference`."""
+    zi, zf, zz, zo = (getattr(W, g)(x) + getattr(R, g)(h) + getattr(v, g) for g in "ifzo")
+    kept = m + (xp.log(_sigmoid(xp, zf)) if forget == "sigmoid" else zf)
+    m = xp.where(n == 0, zi, xp.where(kept > zi, kept, zi))
+    i, f = xp.exp(zi - m), xp.exp(kept - m)
+    c, n = f * c + i * xp.tanh(zz), f * n + i
+    return _sigmoid(xp, zo) * c / n, c, n, m
+
+
+_run = unit_reference(UNITS["slstm"], slstm_step)
 
 
 def slstm_reference(
@@ -67,35 +70,7 @@ def slstm_reference(
     >>> slstm_reference(X, W, R, heads=2)[0].shape
     (5, 1, 2, 4)
     """
-    xp, (T, N, _), (D, rows, _) = array_namespace(X), X.shape, W.shape
-    H, lengths = rows // 4, lengths_of(sequence_lens, X.shape[0], X.shape[1])
-    zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
-    given = (initial_h, initial_c, initial_n, initial_m)
-    steps: dict[tuple[int, int, int], tuple[Array, ...]] = {}
-    ends: dict[tuple[int, int], tuple[Array, ...]] = {}
-    for d, n in itertools.product(range(D), range(N)):
-        states = tuple(zeros if state is None else state[d, n, :] for state in given)
-        for t in time_order(direction, d, lengths[n]):
-            z = xp.matmul(W[d, :, :], X[t, n, :]) + _product(xp, R[d, :, :], states[0], heads)
-            z = z if B is None else z + B[d, :]
-            steps[t, d, n] = states = _step(xp, z, states, forget)
-        ends[d, n] = states
-
-    def stack(found: dict[Any, tuple[Array, ...]], k: int, *shape: int) -> Array:
-        none = (zeros,) * 4
-        values = [found.get(key, none)[k] for key in itertools.product(*map(range, shape))]
-        return xp.reshape(xp.stack(values), (*shape, H)) if values else xp.zeros((*shape, H), dtype=X.dtype)
-
-    over_time = [stack(steps, k, T, D, N) for k in range(4)]
-    return over_time[0], *(stack(ends, k, D, N) for k in range(4)), *over_time[1:]
-
-
-def _step(xp: Any, z: Array, states: tuple[Array, ...], forget: str) -> tuple[Array, ...]:
-    """The states after a step, from its pre-activations and the states before."""
-    H, (_, c, n, m) = z.shape[0] // 4, states
-    zi, zf, zz, zo = (z[k * H : (k + 1) * H] for k in range(4))
-    kept = m + (xp.log(_sigmoid(xp, zf)) if forget == "sigmoid" else zf)
-    m = xp.where(n == 0, zi, xp.where(kept > zi, kept, zi))
-    i, f = xp.exp(zi - m), xp.exp(kept - m)
-    c, n = f * c + i * xp.tanh(zz), f * n + i
-    return _sigmoid(xp, zo) * c / n, c, n, m
+    return _run(
+        X, W, R, B, sequence_lens, direction, heads, initial_h=initial_h, initial_c=initial_c,
+        initial_n=initial_n, initial_m=initial_m, forget=forget,
+    )  # fmt: skip
