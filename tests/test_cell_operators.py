@@ -13,6 +13,7 @@ import xpgrad
 import xpgrad_torch
 from backends import Backend
 from xpgrad._cases.cell_operators import CELL_UNITS
+from xpgrad._cases.kernels import KERNELS
 from xpgrad._operators.axes import gradient_name
 from xpgrad._operators.units import UNITS, Unit
 from xpgrad._operators.vjp import rule_of
@@ -242,6 +243,11 @@ def test_jax(name: str, option: str, rng: np.random.Generator) -> None:
     total = sum((y * y).sum() for y in outputs[: len(made)])
     for key, value in zip(plain, torch.autograd.grad(total, list(plain.values())), strict=True):
         assert_close(grads[key], value, key, 1e-10)
+
+
+def test_every_operator_is_checked() -> None:
+    """`check` has a row for each declared operator and each single step."""
+    assert {name for unit in UNITS.values() for name in unit.kernels} <= {kernel.name for kernel in KERNELS}
 
 
 def test_public_references_are_the_definitions(rng: np.random.Generator) -> None:

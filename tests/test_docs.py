@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from xpgrad._operators.units import UNITS
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -60,12 +62,9 @@ def test_docstrings_of_jax():
 @pytest.mark.parametrize(
     "module",
     [
-        "lstm",
-        "gru",
         "conv",
         "loops",
         "cells",
-        "layer_norm",
         "convert",
         "operations",
         "activations",
@@ -73,6 +72,7 @@ def test_docstrings_of_jax():
         "losses",
         "_operators.vjp",
         "engine",
+        *sorted({unit.functions[unit.name].__module__.removeprefix("xpgrad.") for unit in UNITS.values()}),
     ],
 )
 def test_docstrings(module):
@@ -133,7 +133,6 @@ def test_errors_are_as_documented(activations_script, monkeypatch):
 def test_every_activation_is_documented(activations_script):
     """In the table of functions, of kinks where the slope jumps, of errors, and in the plot."""
     import xpgrad
-    from xpgrad._operators.units import UNITS
 
     page = (ROOT / "docs" / "activations.md").read_text(encoding="utf-8")
     pairs = {name for name in xpgrad.__all__ if f"{name}_grad" in xpgrad.__all__}
@@ -147,6 +146,12 @@ def test_every_activation_is_documented(activations_script):
     assert {curve.name for curve in activations_script.CURVES if curve.kinks} <= set(
         re.findall(r"`(\w+)", kinks)
     )
+
+
+def test_every_recurrent_operator_is_described():
+    page = (ROOT / "docs" / "recurrent.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<!`)`(?:xpgrad_torch\.)?(\w+)`", page))
+    assert {name for unit in UNITS.values() for name in (*unit.kernels, unit.module)} <= named
 
 
 def test_plot(activations_script, tmp_path):

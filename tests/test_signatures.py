@@ -8,6 +8,8 @@ import re
 import pytest
 
 import xpgrad
+from xpgrad._operators.types import result_type
+from xpgrad._operators.units import UNITS
 
 FUNCTIONS = [name for name in xpgrad.__all__ if inspect.isfunction(getattr(xpgrad, name))]
 CLASSES = [name for name in xpgrad.__all__ if inspect.isclass(getattr(xpgrad, name))]
@@ -41,6 +43,16 @@ def test_what_is_public() -> None:
     for name in xpgrad.__all__:
         if name != "__version__":
             assert getattr(xpgrad, name).__module__.startswith("xpgrad.")
+
+
+def test_what_is_declared_is_public() -> None:
+    """A recurrent operator's functions, and the named tuples of their results."""
+    for unit in UNITS.values():
+        pairs = {f"{name}{end}" for name in unit.kernels for end in ("", "_grad")}
+        assert {*unit.functions} == pairs
+        for name, function in unit.functions.items():
+            assert getattr(xpgrad, name, None) is function, name
+            assert result_type(function).__name__ in xpgrad.__all__, name
 
 
 def test_every_kernel_is_a_pair() -> None:

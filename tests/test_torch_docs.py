@@ -69,6 +69,12 @@ def test_every_module_is_in_the_tables():
     assert set(transforms.CASES) == ours
 
 
+def test_every_recurrent_operator_has_a_function_and_a_module():
+    for unit in UNITS.values():
+        assert {*unit.kernels} <= {*functional.__all__}
+        assert unit.module in xpgrad_torch.__all__
+
+
 @pytest.mark.parametrize("name", transforms.CASES)
 def test_transformations(name):
     """Each cell of the tables, beside a computation that needs no transformation."""

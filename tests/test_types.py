@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_overloads, get_type_hints
 
 import pytest
 
@@ -15,6 +15,7 @@ import xpgrad
 from xpgrad import losses
 from xpgrad._operators import words as _words
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, array_arguments, result_type
+from xpgrad._operators.units import UNITS
 
 ROOT = Path(__file__).parent.parent
 FUNCTIONS = [
@@ -45,6 +46,14 @@ def test_words_are_those_that_kernels_take() -> None:
     }
     for type_, choices in runtime.items():
         assert set(get_args(type_)) == set(choices)
+
+
+def test_vjp_has_an_overload_for_each_form_of_results() -> None:
+    """Of a recurrent operator's named tuples."""
+    returns = " ".join(form.__annotations__["return"] for form in get_overloads(xpgrad.vjp))
+    for unit in UNITS.values():
+        for function in unit.functions.values():
+            assert re.search(rf"\b{result_type(function).__name__}\[", returns), function.__name__
 
 
 @pytest.mark.parametrize("module", ["xpgrad.cells", "xpgrad_torch.functional"])
