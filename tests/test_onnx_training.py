@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser  # isort: skip
 from onnx.reference import ReferenceEvaluator  # isort: skip
 
 import xpgrad
-from xpgrad._elementwise.optimizer_formulas import OPTIMIZERS
+from xpgrad._operators.optimizer_formulas import OPTIMIZERS
 from xpgrad_onnx import (
     constant_model,
     gradient_model,

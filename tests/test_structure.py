@@ -1,8 +1,10 @@
-"""The structure of the source: no circle of imports."""
+"""The structure of the source: no circle of imports, and what adapters take of the core."""
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,3 +106,55 @@ def test_the_search_sees_circles():
     }  # fmt: skip
     assert circles(graph_of(through_other)) == [{"p.q", "p.q.x", "p.a"}]
     assert circles(graph_of({"p": ("", True), "p.a": ("from p.b import f", False), "p.b": ("", False)})) == []
+
+
+ADAPTERS = Path(__file__).parent.parent / "adapters"
+
+
+def taken_of_the_core(tree: ast.Module, module: str, is_package: bool) -> set[str]:
+    """Return the dotted names that a module imports of the core, or reads of it as attributes."""
+    names = {name for name in imported(tree, module, is_package) if name.partition(".")[0] == "xpgrad"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"xpgrad(\.\w+)+", ast.unparse(node)):
+            names.add(ast.unparse(node))
+    return names
+
+
+def is_open_to_adapters(name: str) -> bool:
+    """Tell whether a name is public, of `xpgrad.engine`, or of the package that describes operators."""
+    if name.startswith(("xpgrad.engine.", "xpgrad._operators.")):
+        return True
+    parts = name.split(".")
+    if any(part.startswith("_") and part != "__version__" for part in parts):
+        return False
+    if len(parts) < 3:
+        return True
+    module = sys.modules.get(".".join(parts[:2]))  # else it is an attribute of a public name
+    return module is None or parts[2] in getattr(module, "__all__", xpgrad.__all__)
+
+
+def test_adapters_take_public_names_the_engine_and_one_private_package():
+    closed = set()
+    for path in ADAPTERS.rglob("*.py"):
+        module = ".".join(path.relative_to(ADAPTERS).with_suffix("").parts)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        taken = taken_of_the_core(tree, module, path.name == "__init__.py")
+        closed |= {f"{module}: {name}" for name in taken if not is_open_to_adapters(name)}
+    assert closed == set()
+
+
+def test_what_is_closed_to_adapters():
+    text = """
+from xpgrad import cells, lstm
+from xpgrad._calls.plans import planned
+from xpgrad._operators.units import UNITS
+from xpgrad.engine.process import memory
+from xpgrad.gru_d import FILL
+import xpgrad._conv
+xpgrad._cases.KERNELS, xpgrad.gru.Chunk, xpgrad.cells.sigmoid, xpgrad.Cell.check, xpgrad.lstm
+"""
+    taken = taken_of_the_core(ast.parse(text), "xpgrad_torch.x", False)
+    assert {name for name in taken if not is_open_to_adapters(name)} == {
+        "xpgrad._calls.plans.planned", "xpgrad.gru_d.FILL", "xpgrad._conv", "xpgrad._cases.KERNELS",
+        "xpgrad._cases", "xpgrad.gru.Chunk",
+    }  # fmt: skip

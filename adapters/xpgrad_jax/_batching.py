@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from xpgrad._calls.mapped_call import Mapped, MappedCall
+from xpgrad._operators.for_adapters import Mapped, MappedCall
 from xpgrad_jax._kernel import Attributes, Kernel
 
 Arrays = Mapping[str, Any]

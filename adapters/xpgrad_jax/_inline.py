@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import xpgrad
-from xpgrad._calls.plans import write_parts
+from xpgrad._operators.for_adapters import write_parts
 from xpgrad.engine import Formula, RowFormula
 from xpgrad.engine.programs.foreign import ForeignMachine
 from xpgrad.engine.programs.recorder import CannotRecordError

@@ -12,7 +12,7 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 import xpgrad
-from xpgrad._calls.operation import run_foreign
+from xpgrad._operators.for_adapters import run_foreign
 from xpgrad._operators.kernel_description import KernelDescription
 
 

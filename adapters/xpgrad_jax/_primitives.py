@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 import xpgrad
-from xpgrad._calls.plans import write_program
+from xpgrad._operators.for_adapters import write_program
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi, _partitioning
 from xpgrad_jax._batching import map_forward, map_gradient

@@ -22,9 +22,9 @@ import xpgrad
 from xpgrad._operators.arguments import check_lengths
 from xpgrad._operators.axes import axes_of_cell
 from xpgrad._operators.recurrent_docs import Words, recurrent_docstring
+from xpgrad._operators.resets import check_with_resets, has_resets, with_resets
 from xpgrad._operators.units import UNITS
 from xpgrad._operators.words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
-from xpgrad._recurrent.resets import check_with_resets, has_resets, with_resets
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import keras
 
-from xpgrad._report_table import ReportRow, report_text
+from xpgrad._operators.report_table import ReportRow, report_text
 from xpgrad_keras._calls import why_not
 from xpgrad_keras._private import forget_compiled, sublayers
 from xpgrad_keras.layers import GRU, LSTM, SimpleRNN

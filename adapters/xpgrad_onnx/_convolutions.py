@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpgrad._conv.geometry import ConvGeometry
+from xpgrad._operators.for_adapters import ConvGeometry
 from xpgrad_onnx._arrays import GraphArray
 from xpgrad_onnx._sizes import Quotient, Size
 

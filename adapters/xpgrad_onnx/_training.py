@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from xpgrad._elementwise.optimizer_formulas import OPTIMIZERS
 from xpgrad._operators.arguments import check_number
+from xpgrad._operators.optimizer_formulas import OPTIMIZERS
 from xpgrad_onnx import _namespace as xp
 from xpgrad_onnx._arrays import GraphArray, Scope, used
 from xpgrad_onnx._gradient import gradient_model

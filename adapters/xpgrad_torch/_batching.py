@@ -7,7 +7,7 @@ import array_api_compat.torch as xp
 import torch
 from torch import Tensor
 
-from xpgrad._calls.mapped_call import MappedCall
+from xpgrad._operators.for_adapters import MappedCall
 from xpgrad_torch._kernel import Kernel
 
 Arrays = Sequence[Tensor | None]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xpgrad.gru_d import FILL, GRU, Call
+from xpgrad._operators.for_adapters import GRU_D_FILL, GRU_D_GRU, GRUDCall
 from xpgrad_torch.cells import run_cell
 
 __all__ = ["gru_d"]
@@ -96,16 +96,16 @@ def gru_d(
             raise TypeError(f"gru_d: {name} is {type(x).__name__}, expected torch.Tensor")
     if isinstance(mask, Tensor) and mask.requires_grad:
         raise ValueError("gru_d: mask requires a gradient, expected a mask, which has none")
-    call = Call("gru_d", operands, sequence_lens, direction, layout, reset)
+    call = GRUDCall("gru_d", operands, sequence_lens, direction, layout, reset)
     parts = []
     for d in range(len(call.directions)):
         options: dict[str, Any] = {**call.options(d), "save": save}
         lengths = options.pop("sequence_lens")
         filled, *_ = run_cell(
-            FILL, call.arrays["X"], None, None, call.vectors(d), lengths, **options, **call.inputs()
+            GRU_D_FILL, call.arrays["X"], None, None, call.vectors(d), lengths, **options, **call.inputs()
         )
         H_all, H_t = run_cell(
-            GRU, call.second_input(filled), call.of("W", d), call.of("R", d), call.bias(d), lengths,
+            GRU_D_GRU, call.second_input(filled), call.of("W", d), call.of("R", d), call.bias(d), lengths,
             [call.of("initial_h", d)], **options, gap=call.gap(d),
         )  # fmt: skip
         parts.append((H_all, H_t))

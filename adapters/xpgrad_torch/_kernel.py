@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import xpgrad
-from xpgrad._calls.operation import run_foreign
+from xpgrad._operators.for_adapters import run_foreign
 from xpgrad._operators.kernel_description import OPEN, KernelDescription
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from xpgrad._calls.operation import lengths_of
 from xpgrad._operators.arguments import check_integers
-from xpgrad._recurrent.resets import are_booleans, check_reset, joined
+from xpgrad._operators.for_adapters import lengths_of
+from xpgrad._operators.resets import are_booleans, check_reset, joined
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
 from xpgrad_torch._errors import Words

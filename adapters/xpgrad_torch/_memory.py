@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from xpgrad._operators.arguments import check_lengths_within
-from xpgrad._recurrent.resets import has_resets
+from xpgrad._operators.resets import has_resets
 from xpgrad_torch._autograd import Kernel, apply, is_followed
 from xpgrad_torch._stacked import joined
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from xpgrad._calls.shared_steps import largest_steps
+from xpgrad._operators.for_adapters import largest_steps
 from xpgrad_torch._autograd import is_followed
 
 __all__ = ["PackedRows"]

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from xpgrad import engine as engines
-from xpgrad._calls.operation import run_foreign
-from xpgrad._calls.plans import PlannedCall
+from xpgrad._operators.for_adapters import PlannedCall, run_foreign
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.program import Form, Fresh, Program, ProgramForSteps
 from xpgrad_torch._autocast import without_autocast

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xpgrad._recurrent.head_layouts import convert_slstm
-from xpgrad.slstm import cell_of_gates
+from xpgrad import convert
+from xpgrad._operators.for_adapters import slstm_of_gates
 from xpgrad_torch.cells import run_cell
 
 _MODULE = "xlstm.blocks.slstm.cell"
@@ -42,11 +42,11 @@ def _type_for(theirs: Any) -> type[nn.Module]:
         self._check_input(input)
         gates, kernel = self._permute_input(input), self._recurrent_kernel_
         weights = {"_recurrent_kernel_": kernel, "_bias_": self._bias_.to(kernel.dtype)}
-        own = convert_slstm(weights, "xlstm", "onnx")
+        own = convert("slstm", weights, "xlstm", "onnx")
         x = gates.to(kernel.dtype)
         begin = None if state is None else [each[None].to(kernel.dtype) for each in self._get_state(x, state)]
         outputs = run_cell(
-            cell_of_gates(self.config.num_heads),
+            slstm_of_gates(self.config.num_heads),
             x,
             None,
             own["R"][None],

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from xpgrad._report_table import ReportRow, report_text
+from xpgrad._operators.report_table import ReportRow, report_text
 from xpgrad_torch import _episodes, _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
 from xpgrad_torch._gains import GAINS

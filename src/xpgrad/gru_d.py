@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple
 
+from xpgrad._operators import resets as _resets
 from xpgrad._operators.arguments import (
     check_arrays,
     check_choice,
@@ -31,7 +32,6 @@ from xpgrad._operators.arguments import (
 )
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.words import TimeDirection
-from xpgrad._recurrent import resets as _resets
 from xpgrad._recurrent.call import DIRECTIONS
 from xpgrad.cells import Cell, sigmoid
 

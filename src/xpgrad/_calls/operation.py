@@ -14,8 +14,8 @@ import numpy as np
 
 from xpgrad._calls.plans import Lengths, PlannedCall, planned
 from xpgrad._operators.arguments import check_choice, check_cotangents, check_number, check_wrt, explain
+from xpgrad._operators.resets import has_resets, with_resets
 from xpgrad._recurrent.per_sample import PER_SAMPLE
-from xpgrad._recurrent.resets import has_resets, with_resets
 from xpgrad.engine import Adapter
 
 

@@ -26,8 +26,8 @@ from xpgrad._operators.arguments import (
     check_shape,
     is_list,
 )
+from xpgrad._operators.resets import check_with_resets, has_resets
 from xpgrad._recurrent.per_sample import square_norms
-from xpgrad._recurrent.resets import check_with_resets, has_resets
 from xpgrad._recurrent.timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")

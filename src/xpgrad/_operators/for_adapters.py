@@ -1,0 +1,31 @@
+"""What adapters take of the rest of the core: how a kernel is called and mapped, and parts of operators.
+
+This package describes operators, and is the only private one that adapters import. What they need of others
+stands here.
+"""
+
+from xpgrad._calls.mapped_call import Mapped, MappedCall
+from xpgrad._calls.operation import lengths_of, run_foreign
+from xpgrad._calls.plans import PlannedCall, write_parts, write_program
+from xpgrad._calls.shared_steps import largest_steps
+from xpgrad._conv.geometry import ConvGeometry
+from xpgrad.gru_d import FILL as GRU_D_FILL
+from xpgrad.gru_d import GRU as GRU_D_GRU
+from xpgrad.gru_d import Call as GRUDCall
+from xpgrad.slstm import cell_of_gates as slstm_of_gates
+
+__all__ = [
+    "GRU_D_FILL",
+    "GRU_D_GRU",
+    "ConvGeometry",
+    "GRUDCall",
+    "Mapped",
+    "MappedCall",
+    "PlannedCall",
+    "largest_steps",
+    "lengths_of",
+    "run_foreign",
+    "slstm_of_gates",
+    "write_parts",
+    "write_program",
+]
