@@ -29,6 +29,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",
     "sphinx_codeautolink",
+    "sphinx_copybutton",
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
@@ -58,6 +59,9 @@ suppress_warnings = [
     "codeautolink.match_name",  # sphinx-gallery marks some names up differently: these get no link
     "config.cache",  # functions in a configuration cannot be pickled
 ]
+
+copybutton_prompt_text = r">>> |\.\.\. "  # of docstrings' examples: prompts and output stay behind
+copybutton_prompt_is_regexp = True
 
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say more: shapes and dtypes
