@@ -456,6 +456,8 @@ def test_swap_report():
 def test_wrong_models(function):
     with pytest.raises(TypeError, match=f"{function}: model is int, expected a model or a layer of Keras"):
         getattr(xpgrad_keras, function)(3)
+    with pytest.raises(TypeError, match=f"{function}: model is the class LSTM, expected a model or a layer"):
+        getattr(xpgrad_keras, function)(layers.LSTM)
 
 
 def test_results_are_lists_of_tensors():

@@ -163,7 +163,8 @@ def swap_report(model: keras.layers.Layer) -> SwapReport:
 
 def _check(function: str, model: Any) -> None:
     if not isinstance(model, keras.layers.Layer):
-        raise TypeError(f"{function}: model is {type(model).__name__}, expected a model or a layer of Keras")
+        found = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(f"{function}: model is {found}, expected a model or a layer of Keras")
 
 
 def _change(model: keras.layers.Layer, kinds: Mapping[type, type]) -> None:
