@@ -304,6 +304,27 @@ def test_one_program_in_several_threads(rng):
                 np.testing.assert_array_equal(a, b)
 
 
+def test_a_convolution_has_a_program_where_python_starts_the_threads(rng, monkeypatch):
+    """A process without an OpenMP team: each instruction with parts is started by itself."""
+    engine = xpgrad.engine._numpy_engine
+    monkeypatch.setattr(engine, "_find_host", lambda: None)
+    monkeypatch.setattr(engine, "_own_team", PoolTeam())
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+    monkeypatch.setattr(sharing, "PRODUCT", 0)
+    X, W = (rng.normal(size=shape).astype("float32") for shape in ((3, 5, 9, 8), (6, 5, 3, 3)))
+
+    def both():
+        Y = xpgrad.conv(X, W, pads=1)
+        return [Y, *xpgrad.conv_grad(Y, X, W, pads=1)]
+
+    got = both()
+    assert len(_plans._known.calls) == 2
+    assert all(_plans._known.calls.values())
+    assert any(program._rest for program, _ in _plans._known.calls.values())  # it has parts
+    for ours, right in zip(got, without_plans(both), strict=True):
+        np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-4)
+
+
 # --- the recorder and the program, for themselves ------------------------------------------------------
 
 

@@ -54,7 +54,6 @@ from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")
 _GIVEN = ("dY", "X", "W", "sample_weight")
-_OF_IMAGES: dict[str, Any] = {"needs_team": True}
 
 
 class ConvGrads(NamedTuple, Generic[AnyArray]):
@@ -597,9 +596,7 @@ def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:
     return xp.zeros(tuple(shape), dtype=like.dtype, device=device(like))
 
 
-_CONV = Operation("conv", _compute_conv, ("X", "W", "B"), **_OF_IMAGES)
-_CONV_TRANSPOSE = Operation("conv_transpose", _compute_conv_transpose, ("X", "W", "B"), **_OF_IMAGES)
-_CONV_GRAD = Operation("conv_grad", _compute_conv_grad, _GIVEN, _NAMES, **_OF_IMAGES)
-_CONV_TRANSPOSE_GRAD = Operation(
-    "conv_transpose_grad", _compute_conv_transpose_grad, _GIVEN, _NAMES, **_OF_IMAGES
-)
+_CONV = Operation("conv", _compute_conv, ("X", "W", "B"))
+_CONV_TRANSPOSE = Operation("conv_transpose", _compute_conv_transpose, ("X", "W", "B"))
+_CONV_GRAD = Operation("conv_grad", _compute_conv_grad, _GIVEN, _NAMES)
+_CONV_TRANSPOSE_GRAD = Operation("conv_transpose_grad", _compute_conv_transpose_grad, _GIVEN, _NAMES)

@@ -46,9 +46,6 @@ class Operation(NamedTuple):
         Of a gradient: the arguments that have one, in the order of the results.
     optional : tuple of str
         Those of them that have one only where they are given.
-    needs_team : bool
-        Whether a program is of use only where compiled code can start its threads: those that Python starts
-        for each instruction come too late for large ones.
     """
 
     operator: str
@@ -56,7 +53,6 @@ class Operation(NamedTuple):
     arrays: tuple[str, ...]
     graded: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    needs_team: bool = False
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -153,8 +149,7 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
             check_cotangents(operator, {name: arrays[name] for name in arrays if name.startswith("grad_")})
         options = _as_numbers(operator, arguments)
         return planned(
-            operation.compute, operator, arrays, options, lengths_of, foreign.plans_out, foreign.joined,
-            operation.needs_team,
+            operation.compute, operator, arrays, options, lengths_of, foreign.plans_out, foreign.joined
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         explain(error)

@@ -113,7 +113,6 @@ def planned(
     lengths_of: Callable[[Adapter, Mapping[str, Any], Mapping[str, Any]], Lengths],
     plans_out: list[PlannedCall] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
-    needs_team: bool = False,
 ) -> Any:
     """Return what ``compute(asked, **options)`` returns, by a program if there is one.
 
@@ -135,8 +134,6 @@ def planned(
     joined : mapping of str to sequence of array, optional
         The parts of each array that was joined along the first axis. A program takes the parts, and returns
         their gradients (the field d + name) as tuples of arrays of the parts' shapes.
-    needs_team : bool
-        Whether only threads that compiled code can start may run a program.
     """
     if (writing := _writing_for.get()) is not None:
         return writing.record(compute, operator, arrays, options)
@@ -154,7 +151,7 @@ def planned(
                 return outputs
         return compute(Asked(operator, arrays), **options)
     lengths = lengths_of(engine, arrays, options)
-    if not lengths.usable or (needs_team and look.form.threads[0].addresses is None):
+    if not lengths.usable:
         return compute(Asked(operator, arrays), **options)
     numbers = lengths.numbers
     if numbers is None and "sequence_lens" in arrays:
