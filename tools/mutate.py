@@ -122,9 +122,10 @@ _SIZES = re.compile(
     r"size|bytes|room|most|limit|largest|fresh\(|Block\(|elements|_table\(|stride|columns|padded"
 )
 """What lines about sizes of memory have."""
-SUITES = {"short": ("not long",), "all": ("",), "both": ("not long", "")}
+_SHORT, _LONG = "not long", "long and not exhaustive"
+SUITES = {"short": (_SHORT,), "all": ("",), "both": (_SHORT, _LONG)}
 """Markers of the tests to run, one after the other, by the word on the command line."""
-SUITE_NAMES = {"not long": "the short suite", "": "all tests"}
+SUITE_NAMES = {_SHORT: "the short suite", _LONG: "the long suite", "": "all tests"}
 PASS = "the tests pass"
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -297,7 +298,7 @@ def main() -> int:
         "--suite",
         choices=list(SUITES),
         default="all",
-        help="whose tests; 'both' tries all tests on what the short suite's miss (default: all)",
+        help="whose tests; 'both' tries the long suite on what the short one misses (default: all)",
     )
     parser.add_argument(
         "--sizes", action="store_true", help="only edits of lines that are about sizes of memory"
