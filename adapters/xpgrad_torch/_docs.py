@@ -97,8 +97,10 @@ def described_recurrent(arguments: str | None = None, *results: str) -> Callable
     return describe
 
 
-_LAYER = """; what it computes is described in `xpgrad.{unit.name}`.
-{inputs}
+_LAYER = """
+
+`xpgrad.{unit.name}` has the equations.{inputs}
+
 Parameters
 ----------
 input_size, hidden_size : int
@@ -136,9 +138,9 @@ torch.Size([7, 2, 5])
 
 
 def layer_docstring(name: str, unit: Unit) -> str:
-    """Return what stands behind the first words of the docstring of a declared operator's layer."""
+    """Return what stands behind the first line of the docstring of a declared operator's layer."""
     given = ", ".join(f"{one}={one}" for one in unit.inputs)
-    called = f"\nIt is called as ``layer(input, hx=None, lengths=None, reset=None, {given})``.\n"
+    called = f" It is called as ``layer(input, hx=None, lengths=None, reset=None, {given})``."
     text = _LAYER + ("" if unit.inputs else _LAYER_EXAMPLE)
     return text.format(
         name=name,
