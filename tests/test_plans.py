@@ -17,6 +17,7 @@ from xpgrad.engine import numpy_engine
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import PoolTeam
 from xpgrad.engine.programs import program as programs
+from xpgrad.engine.programs.program import Lanes
 from xpgrad.engine.programs.recorder import Recorded, Recorder
 
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
@@ -304,13 +305,57 @@ def test_one_program_in_several_threads(rng):
                 np.testing.assert_array_equal(a, b)
 
 
-def test_a_convolution_has_a_program_where_python_starts_the_threads(rng, monkeypatch):
-    """A process without an OpenMP team: each instruction with parts is started by itself."""
+@pytest.fixture
+def python_threads(monkeypatch):
+    """A process without an OpenMP team: Python starts the threads, two of them."""
     engine = xpgrad.engine._numpy_engine
     monkeypatch.setattr(engine, "_find_host", lambda: None)
     monkeypatch.setattr(engine, "_own_team", PoolTeam())
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
     monkeypatch.setattr(sharing, "PRODUCT", 0)
+    monkeypatch.setattr(sharing, "LANE", 0)
+
+
+def lanes_of(program):
+    return [one for one in program._rest if isinstance(one, Lanes)]
+
+
+@pytest.mark.parametrize("lengths", [None, [9, 4, 1]])
+@pytest.mark.parametrize("kind", GATES)
+def test_directions_run_side_by_side(kind, lengths, rng, monkeypatch, python_threads):
+    """The bits are those of one after the other."""
+    arrays = operands(kind, rng, (T, 3, I, H), directions=2)
+    if lengths is not None:
+        arrays["sequence_lens"] = np.asarray(lengths)
+    side_by_side = step(kind, arrays, rng, direction="bidirectional")
+    for program, _ in _plans._known.calls.values():
+        (lanes,) = lanes_of(program._run.__self__)
+        assert len(lanes.each) == 2
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "1")
+    one_after_the_other = step(kind, arrays, rng, direction="bidirectional")
+    assert len(_plans._known.calls) == 4
+    for ours, right in zip(side_by_side, one_after_the_other, strict=True):
+        assert (ours is None) == (right is None)
+        if ours is not None:
+            np.testing.assert_array_equal(ours, right)
+
+
+@pytest.mark.parametrize("depends", [False, True])
+def test_lanes_that_have_memory_in_common_do_not_run_side_by_side(depends, python_threads):
+    recorder = Recorder(xpgrad.engine._numpy_engine, {"a": ((4, 6), (6, 1))}, np.dtype("float64"))
+    a = recorder.input("a")
+    with recorder.lane(0):
+        first = a + a
+    with recorder.lane(1):
+        second = (first if depends else a) * a
+    program = recorder.program([first + second])
+    assert len(lanes_of(program)) == (not depends)
+    (got,) = run_program(program, {"a": ARRAYS["a"]})
+    np.testing.assert_array_equal(got, 2 * ARRAYS["a"] + (1 + depends) * ARRAYS["a"] ** 2)
+
+
+def test_a_convolution_has_a_program_where_python_starts_the_threads(rng, python_threads):
+    """Each instruction with parts is started by itself."""
     X, W = (rng.normal(size=shape).astype("float32") for shape in ((3, 5, 9, 8), (6, 5, 3, 3)))
 
     def both():

@@ -299,7 +299,7 @@ class Cell:
         """The outputs by name, for operators that are one cell, whose names for W, R and v are `names`."""
         call = CellCall(asked, self._counts, names=names, **self._own(), **attributes)
         with call.engine.quiet():
-            parts = [forward_direction(call, d, self._forward, self.states) for d in call.directions]
+            parts = call.by_direction(lambda d: forward_direction(call, d, self._forward, self.states))
             over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
             results = [call.over_time(list(rows)) for rows in zip(*over_time, strict=True)]
             results += [call.states(list(rows)) for rows in zip(*ends, strict=True)]

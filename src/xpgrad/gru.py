@@ -332,7 +332,7 @@ def _compute_forward(
     call = RecurrentCall(asked, 3, states=_GRU.initial, defaults=_DEFAULTS, **attributes)
     one_direction = _forward_after if linear_before_reset else _forward_before
     with call.engine.quiet():
-        parts = [one_direction(call, d, keep_products) for d in call.directions]
+        parts = call.by_direction(lambda d: one_direction(call, d, keep_products))
         H_all, H_t, zrh, products = (list(part) for part in zip(*parts, strict=True))
         out = GRUForward(call.saved("H_all", H_all), call.states(H_t), call.saved("zrh", zrh))
         return KeptGRUForward(*out, call.saved("products", products)) if keep_products else out

@@ -395,7 +395,7 @@ def _compute_forward(
     check_choice(asked.operator, "input_forget", input_forget, (False, True, 0, 1))
     call = RecurrentCall(asked, 4, states=_LSTM.initial, defaults=_DEFAULTS, **attributes)
     with call.engine.quiet():
-        parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
+        parts = call.by_direction(lambda d: _forward_direction(call, d, bool(input_forget)))
         H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
         return LSTMForward(
             call.saved("H_all", H_all),

@@ -195,7 +195,7 @@ def _compute_forward(asked: Asked, **attributes: Any) -> RNNForward:
     """Check and compute, or record."""
     call = RecurrentCall(asked, 1, states=_RNN.initial, defaults=_DEFAULTS, **attributes)
     with call.engine.quiet():
-        parts = [_forward_direction(call, d) for d in call.directions]
+        parts = call.by_direction(lambda d: _forward_direction(call, d))
         H_all, H_t = (list(part) for part in zip(*parts, strict=True))
         return RNNForward(call.saved("H_all", H_all), call.states(H_t))
 

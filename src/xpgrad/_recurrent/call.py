@@ -407,13 +407,21 @@ class RecurrentCall:
         ]
         return call
 
+    def by_direction(self, compute: Callable[[Direction], Any]) -> list[Any]:
+        """What `compute` returns for each direction; no direction depends on another one."""
+        parts = []
+        for direction in self.directions:
+            with self.engine.lane(direction.number):
+                parts.append(compute(direction))
+        return parts
+
     def _gradients(
         self,
         compute: Callable[[RecurrentCall, Direction], dict[str, Any]],
         names: Sequence[str],
         per_sample: bool | str,
     ) -> list[Any]:
-        parts = [compute(self, direction) for direction in self.directions]
+        parts = self.by_direction(lambda direction: compute(self, direction))
 
         def collect(name: str) -> Any:
             values = [part[name] for part in parts if name in part]

@@ -10,7 +10,7 @@ have shorter ways for some calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +36,10 @@ class TimeLoops(Protocol):
     def quiet(self) -> AbstractContextManager[Any]:
         """Context in which inf and NaN propagate without warnings (NumPy's, if NumPy computes)."""
         return np.errstate(all="ignore")
+
+    def lane(self, number: int) -> AbstractContextManager[Any]:
+        """Context of work that depends on none within a context of another number."""
+        return nullcontext()
 
     def lower(self, array: Array) -> Any:
         """The caller's array for one of the engine's."""

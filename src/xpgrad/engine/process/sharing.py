@@ -18,6 +18,8 @@ IMAGES = 1 << 18
 """Elements of the images of a thread."""
 PRODUCT = 1 << 19
 """Multiply-adds of a matrix product."""
+LANE = 1 << 21
+"""Multiply-adds of the time loops of a direction, which has a thread of its own."""
 
 
 def compiled_parts(elements: int, team: Team, least: int) -> int:

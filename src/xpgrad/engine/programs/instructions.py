@@ -20,13 +20,14 @@ from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import TimeLoop
 from xpgrad.engine.compiled.products.matrix import Functions, compiled_stack_product, plan
 from xpgrad.engine.compiled.records import Factor, Strided
-from xpgrad.engine.formulas.formula import Elementwise, Product
+from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.guard import Zone
 from xpgrad.engine.process.memory import Workspaces, name_of
 from xpgrad.engine.process.team import Team
 
 _KIND = records.positions(records.Kind)
+_ROWS_OF_SPAN = records.positions(Span).rows
 _SHARED_AT = records.positions(records.Work).shared.function
 
 
@@ -392,6 +393,13 @@ class Loop(Work):
         super().__init__(loop.function, loop.parts, team, places)
         self.loop, self.kept = loop, loop.kept
         self.stages = stages
+
+    @property
+    def multiplications(self) -> int:
+        """Multiply-adds of its products."""
+        weights = [stage.weight.array.shape for stage in self.stages if isinstance(stage, Product)]
+        spans = self.kept[0]
+        return int(spans[:, _ROWS_OF_SPAN].sum()) * sum(map(prod, weights))
 
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""

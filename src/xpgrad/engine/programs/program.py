@@ -34,6 +34,7 @@ from xpgrad.engine.programs.instructions import (
     Starter,
     Work,
 )
+from xpgrad.engine.programs.lanes import side_by_side
 
 _GUARD_AT = records.positions(records.ProgramHead).guard
 _STEPS_AT = records.positions(records.ProgramHead).steps
@@ -80,12 +81,40 @@ class Place(NamedTuple):
     shifts: Sequence[Shift]
 
 
+class Stretch(NamedTuple):
+    """Instructions that stand from `begin` to `end` in the code.
+
+    A work that only Python can start is one of its own; its integers begin at `data`.
+    """
+
+    begin: int
+    end: int
+    start: Starter | None = None
+    data: int = 0
+
+
+class Lanes(NamedTuple):
+    """Stretches of several lanes, each of which a thread of its own runs."""
+
+    each: Sequence[Sequence[Stretch]]
+
+
 class Draft:
-    """A program that is being written: its instructions, and which memory is a part of which."""
+    """A program that is being written: its instructions, and which memory is a part of which.
+
+    Attributes
+    ----------
+    lane : int or None
+        Of the instructions that are added: those of several lanes do not depend on one another.
+    lanes : list of int or None
+        That of each instruction.
+    """
 
     def __init__(self) -> None:
         self.inputs: list[Block] = []
         self.instructions: list[Instruction] = []
+        self.lane: int | None = None
+        self.lanes: list[int | None] = []
         self._inside: dict[Block, Place] = {}
 
     def new_input(self) -> Block:
@@ -96,6 +125,7 @@ class Draft:
     def add(self, instruction: Instruction) -> None:
         """Write down the next instruction."""
         self.instructions.append(instruction)
+        self.lanes.append(self.lane)
 
     def place(self, block: Block, where: Place) -> bool:
         """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
@@ -107,6 +137,14 @@ class Draft:
     def is_placed(self, block: Block) -> bool:
         """Whether the block is a part of another one."""
         return block in self._inside
+
+    def around(self, block: Block) -> set[Block]:
+        """The block, and all of which it is a part."""
+        blocks = {block}
+        while block in self._inside:
+            block = self._inside[block].block
+            blocks.add(block)
+        return blocks
 
     def whole(self, block: Block) -> Place:
         """Where this block begins in one that is no part of another."""
@@ -154,12 +192,13 @@ class Program:
         machine: Machine,
         dtype: np.dtype,
     ) -> None:
-        self._dtype = dtype
+        self._dtype, self._team = dtype, machine.team
         self.count = len(draft.inputs)
         self._sizes = [None if output is None else output[1] for output in outputs]
         self._shapes = self.shapes(0)
         results = [output[0] for output in outputs if output is not None]
         outside = [*draft.inputs, *results]
+        self._together = side_by_side(draft, machine.team)
         code = self._written(draft, machine, outside)
         self._relocate(code, draft, outside)
         self._spare = list[tuple[np.ndarray, int]]()
@@ -169,37 +208,46 @@ class Program:
         self._link = _linker()
 
     def _written(self, draft: Draft, machine: Machine, outside: Sequence[Block]) -> list[Any]:
-        """The program's integers and addresses; and what runs one after the other.
-
-        `_first` is the stretch of instructions that compiled code runs with the same call that adds the
-        addresses, `_rest` those behind it; a work is there on its own if only Python can start it.
-        """
+        """The program's integers and addresses."""
         team = (machine.team.addresses or (0, 0, 0))[0]
         code: list[Any] = [*records.ProgramHead(team, compiled_share(), guard=0, steps=0)]
-        stretches: list[tuple[int, int, Starter | None]] = []
-        self.begin = begin = len(code)
-        starts = []
+        self.begin = len(code)
+        starts, each = [], []
         for instruction in draft.instructions:
             start = len(code)
             starts.append(start)
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
+            one = Stretch(start, len(code))
             if isinstance(instruction, Work) and not instruction.is_native():
-                stretches += [
-                    (begin, start, None),
-                    (instruction.data_start(start + 1), start, instruction.starter()),
-                ]
-                begin = len(code)
+                one = Stretch(start, len(code), instruction.starter(), instruction.data_start(start + 1))
+            each.append(one)
         self.end = len(code)
-        stretches.append((begin, self.end, None))
-        first, *rest = stretches
-        self._first = first[:2]
-        self._rest = [one for one in rest if one[2] is not None or one[0] < one[1]]
+        self._settle_order(each, draft.lanes)
         self.watch = None
         if guard.on:
             self.watch = guarded.Watch(draft, starts, code, {*outside, HOST}, self._dtype.itemsize)
             code[_GUARD_AT] = Address(None, 8 * self.watch.head)
         return code
+
+    def _settle_order(self, each: Sequence[Stretch], lanes: Sequence[int | None]) -> None:
+        """What runs one after the other, and what side by side.
+
+        `_first` is the stretch of instructions that compiled code runs with the same call that adds the
+        addresses, `_rest` what is behind it.
+        """
+        together = self._together
+        before = _joined(each[: together.start])
+        has_first = before and before[0].start is None
+        self._first = before.pop(0) if has_first else Stretch(self.begin, self.begin)
+        self._rest: list[Stretch | Lanes] = [*before]
+        if together:
+            kinds = dict.fromkeys(lanes[k] for k in together)
+            self._rest.append(
+                Lanes([_joined([each[k] for k in together if lanes[k] == lane]) for lane in kinds])
+            )
+        self._rest += _joined(each[together.stop :])
+        self._by_python = {one.begin: one for one in each if one.start is not None}
 
     def _relocate(self, code: list[Any], draft: Draft, outside: Sequence[Block]) -> None:
         """Replace the addresses by distances, and settle from the beginning of which memory.
@@ -209,7 +257,7 @@ class Program:
         number_of = {block: number for number, block in enumerate(outside)}
         arena, own = len(number_of), len(number_of) + 1
         number_of[HOST] = own + 1
-        begins, self.arena_bytes = _arranged(draft, number_of, self._dtype.itemsize)
+        begins, self.arena_bytes = _arranged(draft, number_of, self._dtype.itemsize, self._together)
         where, memory = [], []
         for place, value in _addresses(code, draft, self._dtype.itemsize):
             number, distance = own, value.bytes
@@ -261,28 +309,29 @@ class Program:
             self._link(own, self.begin, self.begin, *self._linking, held.buffer_info()[0])
             self._run_watched(self.watch, code, own)
         else:
-            self._link(own, *self._first, *self._linking, held.buffer_info()[0])
+            self._link(own, *self._first[:2], *self._linking, held.buffer_info()[0])
             self._run(self._rest, code, own)
         # Both are given back when nothing can write to them any more, and never after an exception.
         self._spare.append((code, own))
         keep_arena(arena)
         return results
 
-    def _run(self, stretches: Sequence[tuple[int, int, Starter | None]], code: np.ndarray, own: int) -> None:
+    def _run(self, stretches: Sequence[Stretch | Lanes], code: np.ndarray, own: int) -> None:
         """Run instructions: those of a stretch together, and each that only Python can start."""
-        for begin, end, start in stretches:
-            if start is None:
-                _executor()(own, begin, end)
+        for one in stretches:
+            if isinstance(one, Lanes):
+                self._team.map(lambda lane: self._run(lane, code, own), one.each)
+            elif one.start is None:
+                _executor()(own, one.begin, one.end)
             else:
-                start(code[begin:])
+                one.start(code[one.data :])
 
     def _run_watched(self, watch: guarded.Watch, code: np.ndarray, own: int) -> None:
         """Run each instruction on its own, under a guard."""
-        by_python = {one[1]: one for one in self._rest if one[2] is not None}
         for number, (begin, end) in enumerate(itertools.pairwise([*watch.starts, self.end])):
             guarded.watcher("before")(own, number)
             watch.raise_if_broken(code)
-            self._run([by_python.get(begin, (begin, end, None))], code, own)
+            self._run([self._by_python.get(begin, Stretch(begin, end))], code, own)
             guarded.watcher("after")(own, number)
             watch.raise_if_broken(code)
 
@@ -309,14 +358,31 @@ class ProgramForSteps:
         return self._run(self._steps, self._shapes, addresses, fresh)
 
 
-def _arranged(draft: Draft, elsewhere: Mapping[Block, int], itemsize: int) -> tuple[dict[Block, int], int]:
-    """Where in the arena each memory begins, and the arena's size: first fit, by first and last use."""
+def _joined(each: Sequence[Stretch]) -> list[Stretch]:
+    """Instructions that follow one another as long stretches."""
+    stretches: list[Stretch] = []
+    for one in each:
+        if stretches and one.start is None and stretches[-1].start is None:
+            stretches[-1] = Stretch(stretches[-1].begin, one.end)
+        else:
+            stretches.append(one)
+    return stretches
+
+
+def _arranged(
+    draft: Draft, elsewhere: Mapping[Block, int], itemsize: int, together: range
+) -> tuple[dict[Block, int], int]:
+    """Where in the arena each memory begins, and the arena's size: first fit, by first and last use.
+
+    What is used by instructions that run `together` is used by all of them.
+    """
     uses: dict[Block, list[int]] = {}
     for number, instruction in enumerate(draft.instructions):
+        during = [together[0], together[-1]] if number in together else [number]
         for part in instruction.blocks():
             block = draft.whole(part).block
             if block not in elsewhere:
-                uses.setdefault(block, []).append(number)
+                uses.setdefault(block, []).extend(during)
     placed: list[tuple[int, int, int]] = []  # first byte, behind the last byte, last use
     begins: dict[Block, int] = {}
     for block, numbers in sorted(uses.items(), key=lambda item: item[1][0]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -159,6 +159,13 @@ class Recorder(RecordedImages):
     def quiet(self) -> Any:
         """Compiled code does not warn."""
         return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def lane(self, number: int) -> Iterator[None]:
+        """What is recorded within belongs to a lane of the program."""
+        self._draft.lane = number
+        yield
+        self._draft.lane = None
 
     # --- memory
 
