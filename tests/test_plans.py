@@ -340,6 +340,19 @@ def test_directions_run_side_by_side(kind, lengths, rng, monkeypatch, python_thr
             np.testing.assert_array_equal(ours, right)
 
 
+def test_gradients_of_small_images_run_side_by_side(rng, python_threads):
+    """Their sums have one part each."""
+    X, W, dY = (
+        rng.normal(size=shape).astype("float32") for shape in ((1, 9, 6, 7), (16, 9, 3, 3), (1, 16, 6, 7))
+    )
+    got = xpgrad.conv_grad(dY, X, W, pads=1)
+    ((program, _),) = _plans._known.calls.values()
+    (lanes,) = lanes_of(program)
+    assert len(lanes.each) == 2
+    for ours, right in zip(got, without_plans(lambda: xpgrad.conv_grad(dY, X, W, pads=1)), strict=True):
+        np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("depends", [False, True])
 def test_lanes_that_have_memory_in_common_do_not_run_side_by_side(depends, python_threads):
     recorder = Recorder(xpgrad.engine._numpy_engine, {"a": ((4, 6), (6, 1))}, np.dtype("float64"))

@@ -512,7 +512,7 @@ class _Sums:
 
     def _with_bias(self, sums: str, shape: Sequence[int], *names: str | None) -> Any:
         engine, geometry = self._engine, self.geometry
-        with engine.quiet():
+        with engine.quiet(), engine.lane(0):
             a, W, B = map(self._lift, names)
             if geometry.empty:
                 return self._given.lower(with_bias(engine, _zeros(engine.xp, shape, a), B))
@@ -529,7 +529,7 @@ class _Sums:
     def weight_gradient(self, dY: str, X: str) -> Any:
         """dW, (O, C / group, *kernel); each sample's own, or the norms of these."""
         engine, geometry, per_sample = self._engine, self.geometry, self._per_sample
-        with engine.quiet():
+        with engine.quiet(), engine.lane(1):
             factors, weight = (self._lift(dY), self._lift(X)), self._lift("sample_weight")
             if weight is not None:
                 factors = _weighted(engine.xp, *factors, weight)
@@ -570,7 +570,7 @@ class _Sums:
     def bias_gradient(self, dY: str) -> Any:
         """dB, the sum of dY over positions, and over samples; or each sample's, or the norms of these."""
         engine, xp = self._engine, self._engine.xp
-        with engine.quiet():
+        with engine.quiet(), engine.lane(1):
             rows, weight = self._lift(dY), self._lift("sample_weight")
             batch, channels, *size = rows.shape
             sums = engine.last_axis_sums(xp.reshape(rows, (batch, channels, prod(size))))

@@ -181,13 +181,15 @@ class Plan:
     The record that it reads begins with a Shared. There are at most `threads` parts of the items, and each
     has memory for so many elements of the dtype. `arrays` tells where in the record those addresses stand,
     `kept` is what others point into; `complete` says whether the function sets the whole result.
+    `multiplications` are all multiply-adds.
     """
 
     def __init__(
         self, function: int, record: tuple, dtype: np.dtype, items: int, threads: int, elements: int,
-        arrays: Sequence[int], kept: tuple = (), complete: bool = True,
+        arrays: Sequence[int], multiplications: int, kept: tuple = (), complete: bool = True,
     ) -> None:  # fmt: skip
         self.parts, self.complete = max(1, min(threads, items)), complete
+        self.multiplications = multiplications
         bounds = integers(sharing.cuts(items, self.parts))
         self.function, self._arrays, self._kept = function, arrays, (kept, bounds)
         self.workspaces = Workspaces(self.parts, elements * dtype.itemsize)
@@ -249,7 +251,8 @@ def _plan_of_sums(
         shifts.places,
     )
     many, taken = _many_channels(sums, channels_in), tables.end - tables.begin
-    threads = setting.threads_for(images[0] * group * sums * channels_in * len(tables.taps) * taken)
+    multiplications = images[0] * group * sums * channels_in * len(tables.taps) * taken
+    threads = setting.threads_for(multiplications)
     if many and taken:
         channels, groups = len(places) * channels_in, images[0] * group
         grid = _grid_of_tiles(dtype, setting.tiles, channels, tables.reach, taken, groups, threads)
@@ -268,7 +271,8 @@ def _plan_of_sums(
     return Plan(
         _loop("sum_of_shifts", dtype, setting.tiles, int(many)), record, dtype,
         images[0] * group * grid.stretches if taken else 0, threads, grid.elements + rows * line,
-        (at.images.address, at.weights, at.bias, at.results.address), (tables,), tables.complete,
+        (at.images.address, at.weights, at.bias, at.results.address), multiplications, (tables,),
+        tables.complete,
     )  # fmt: skip
 
 
@@ -290,7 +294,8 @@ def _plan_of_products(
     a_rows = rows_in_grid((Embedding.of_all(size, (0,) * len(size)),), a[2:])
     rows, numbers = rows_in_grid(places, images[2:]), np.asarray(taps, dtype=np.int64)
     sums, channels_in = a[1] // group, images[1] // group
-    threads, kinds = setting.threads_for(prod(a) * channels_in * len(taps)), setting.tiles
+    multiplications = prod(a) * channels_in * len(taps)
+    threads, kinds = setting.threads_for(multiplications), setting.tiles
     vectors, more = 0, taken
     if _many_channels(sums, channels_in):
         lanes = kinds.lanes(dtype)
@@ -310,7 +315,7 @@ def _plan_of_products(
     return Plan(
         _loop("products_of_shifts", dtype, kinds, vectors), record, dtype,
         images[0] * group * grid.stretches, threads, grid.elements + more,
-        (at.a.address, at.images.address, at.results), (rows, a_rows, numbers),
+        (at.a.address, at.images.address, at.results), multiplications, (rows, a_rows, numbers),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ IMAGES = 1 << 18
 PRODUCT = 1 << 19
 """Multiply-adds of a matrix product."""
 LANE = 1 << 21
-"""Multiply-adds of the time loops of a direction, which has a thread of its own."""
+"""Multiply-adds of the large works of a lane, which has a thread of its own; see `programs.lanes`."""
 
 
 def compiled_parts(elements: int, team: Team, least: int) -> int:

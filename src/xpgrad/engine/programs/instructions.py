@@ -170,14 +170,23 @@ class Instruction(ABC):
 
 
 class Work(Instruction):
-    """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
+    """A compiled ``function(data, part)``, run in one part or in several, a thread each.
+
+    `multiplications` are its multiply-adds, where lanes are chosen by them; else 0.
+    """
 
     kind = _KIND.work
+    multiplications = 0
     _BEFORE_DATA = 1 + records.length(records.Work)  # its kind stands in front
 
     def __init__(self, function: int, parts: int, team: Team, places: Sequence[Location]) -> None:
         super().__init__(places)
         self._function, self._parts, self._team = function, parts, team
+
+    @property
+    def parts(self) -> int:
+        """In how many parts it runs."""
+        return self._parts
 
     @abstractmethod
     def data(self, start: int, itemsize: int) -> list[Any]:
@@ -373,9 +382,10 @@ class Planned(Work):
         places: Sequence[Location],
         kept: Any,
         team: Team,
+        multiplications: int = 0,
     ) -> None:
         super().__init__(function, parts, team, places)
-        self._numbers, self.kept = numbers, kept
+        self._numbers, self.kept, self.multiplications = numbers, kept, multiplications
 
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
@@ -393,13 +403,8 @@ class Loop(Work):
         super().__init__(loop.function, loop.parts, team, places)
         self.loop, self.kept = loop, loop.kept
         self.stages = stages
-
-    @property
-    def multiplications(self) -> int:
-        """Multiply-adds of its products."""
-        weights = [stage.weight.array.shape for stage in self.stages if isinstance(stage, Product)]
-        spans = self.kept[0]
-        return int(spans[:, _ROWS_OF_SPAN].sum()) * sum(map(prod, weights))
+        weights = [stage.weight.array.shape for stage in stages if isinstance(stage, Product)]
+        self.multiplications = int(loop.kept[0][:, _ROWS_OF_SPAN].sum()) * sum(map(prod, weights))
 
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""

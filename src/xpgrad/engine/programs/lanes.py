@@ -1,4 +1,4 @@
-"""Lanes of a program, as the directions of a recurrent kernel: threads may run them side by side."""
+"""Lanes of a program, which threads may run side by side: directions, or the gradients of a convolution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import Team
-from xpgrad.engine.programs.instructions import Block, Instruction, Loop
+from xpgrad.engine.programs.instructions import Block, Instruction, Work
 from xpgrad.engine.programs.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def side_by_side(draft: Draft, team: Team) -> range:
     """The instructions of several lanes, each of which a thread runs; none where that does not pay.
 
-    It does where time loops have one part each: those of few rows, without a team that shares their columns.
+    It does where large works have one part each: time loops of few rows, without a team that shares their
+    columns, and sums over small images.
     """
     count = len(draft.instructions)
     numbers = [k for k, lane in enumerate(draft.lanes) if lane is not None]
@@ -34,10 +35,8 @@ def side_by_side(draft: Draft, team: Team) -> range:
 
 
 def _pays(lane: Sequence[Instruction]) -> bool:
-    loops = [one for one in lane if isinstance(one, Loop)]
-    return all(one.loop.parts == 1 for one in loops) and (
-        sum(one.multiplications for one in loops) >= sharing.LANE
-    )
+    large = [one for one in lane if isinstance(one, Work) and one.multiplications]
+    return all(one.parts == 1 for one in large) and sum(one.multiplications for one in large) >= sharing.LANE
 
 
 def _are_apart(draft: Draft, together: range, lanes: Sequence[Sequence[Instruction]]) -> bool:

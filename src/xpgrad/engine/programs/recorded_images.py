@@ -151,7 +151,8 @@ class RecordedImages(InPlaceImages):
         def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
             return plan.numbers(addresses[:-1], addresses[-1])
 
-        self.run_planned(plan.function, plan.parts, numbers, [*arrays, memory], plan)
+        operands = [*arrays, memory]
+        self.run_planned(plan.function, plan.parts, numbers, operands, plan, plan.multiplications)
 
     def from_windows(
         self, X: Recorded, windows: Windows, transform: Transform, target: Recorded | None = None

@@ -462,11 +462,13 @@ class Recorder(RecordedImages):
         return tuple(results[name] for name in formula.outputs)
 
     def run_planned(
-        self, function: int, parts: int, numbers: Any, arrays: Sequence[Recorded], kept: Any = None
-    ) -> None:
+        self, function: int, parts: int, numbers: Any, arrays: Sequence[Recorded], kept: Any = None,
+        multiplications: int = 0,
+    ) -> None:  # fmt: skip
         """A compiled function on arrays; see `Planned`."""
         places = [array.place for array in arrays]
-        self._draft.add(Planned(function, parts, numbers, places, kept, self._machine.team))
+        team = self._machine.team
+        self._draft.add(Planned(function, parts, numbers, places, kept, team, multiplications))
 
     def _add_array_loop(
         self, code: Any, count: int, elements: int, sizes: Sequence[int], arrays: Sequence[Recorded],
