@@ -257,6 +257,32 @@ def test_public_references_are_the_definitions(rng: np.random.Generator) -> None
             assert_close(found, wanted, name, 0)
 
 
+@pytest.mark.parametrize("name", [name for unit in UNITS.values() for name in unit.kernels])
+def test_arrays_have_the_declared_axes(name: str, rng: np.random.Generator) -> None:
+    """Outputs and gradients; a width that an option chooses is one of the declared ones."""
+    unit = UNITS[name.removesuffix("_cell")]
+    is_step = name == unit.step_name
+    axes, kept = (unit.step_axes, unit.step_arguments) if is_step else (unit.axes, unit.graded)
+    sizes = {"T": T, "N": N, "I": I, "H": H, "E": H, "J": H, "D": 1}
+
+    def shape(key: str) -> tuple[int, ...]:
+        return tuple(
+            sizes[a[-1]] * int(a[:-1] or 1) if a[-1] in sizes else int(a.replace("?", "1"))
+            for a in axes[key].split()
+        )
+
+    operands = {key: rng.normal(size=shape(key)) for key in kept if key != "S"}
+    out, pullback = xpgrad.vjp(getattr(xpgrad, name), **operands)
+    for key, found in out._asdict().items():
+        if "?" not in axes[key]:
+            assert found.shape == shape(key), key
+        else:
+            assert found.shape[-1] in [width * H for width in unit.kept[key]], key
+    grads = pullback(*(rng.normal(size=shape(key)) for key in rule_of(getattr(xpgrad, name)).cotangents))
+    for key in operands:
+        assert getattr(grads, gradient_name(key)).shape == shape(key), key
+
+
 STEPS = [unit for unit in UNITS.values() if unit.step is not None]
 
 

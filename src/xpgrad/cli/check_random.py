@@ -39,9 +39,8 @@ _ACTIVATIONS = ("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh
                 "Softsign", "Tanh", "ThresholdedRelu")  # fmt: skip
 _BOUNDED = ("HardSigmoid", "ScaledTanh", "Sigmoid", "Softsign", "Tanh")
 _IN_JAX = ("lstm", "gru", "rnn")
-_GATES = {"lstm": 4, "gru": 3, "rnn": 1, "layer_norm_lstm": 4, "layer_norm_gru": 3}
 _CHOSEN = {"lstm": 3, "gru": 2, "rnn": 1, "layer_norm_lstm": 3, "layer_norm_gru": 2}
-"""Activations of a direction."""
+"""Activations of a direction, of the operators that take them."""
 _WORK = 1 << 23
 """Multiply-adds of a recurrent call's forward, at most: the standard engine has to compute it too."""
 _LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only", "broadcast")
@@ -178,7 +177,7 @@ def _recurrent(rng: np.random.Generator, plain: bool = False) -> _Drawn:
     """With `plain` it has lengths, and neither chosen activations nor clip."""
     names = ["lstm", "lstm", "gru", "gru", "rnn", "layer_norm_lstm", "layer_norm_gru"]
     operator = str(rng.choice(names, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05]))
-    gates = _GATES[operator]
+    gates = UNITS[operator].rows
     T, N, I, H = _sequence_sizes(rng, gates)
     if operator.startswith("layer_norm"):
         H = max(H, 2)  # one number less its mean is 0: its gradient is nothing but rounding errors, enlarged
@@ -222,7 +221,7 @@ def _recurrent(rng: np.random.Generator, plain: bool = False) -> _Drawn:
 
 def _cell(rng: np.random.Generator) -> _Drawn:
     operator = str(_pick(rng, ["lstm", "lstm", "gru", "gru", "rnn"]))
-    gates = _GATES[operator]
+    gates = UNITS[operator].rows
     N, I, H = _size(rng), _size(rng), max(_size(rng), 1)
     shapes: _Shapes = {"X": (N, I), "H": (N, H)}
     if operator == "lstm":
@@ -240,7 +239,7 @@ def _cell(rng: np.random.Generator) -> _Drawn:
 
 def _of_cell(rng: np.random.Generator) -> _Drawn:
     """A declared operator of those that have no row of their own here, or its single step."""
-    unit = _pick(rng, [unit for unit in UNITS.values() if unit.name not in _GATES])
+    unit = _pick(rng, [unit for unit in UNITS.values() if unit.name not in _CHOSEN])
     is_step = unit.step is not None and rng.random() < 0.3
     direction = str(_pick(rng, ["forward", "reverse", "bidirectional"]))
     layout = int(rng.random() < 0.3 and not is_step)
