@@ -283,6 +283,13 @@ def test_arrays_have_the_declared_axes(name: str, rng: np.random.Generator) -> N
         assert getattr(grads, gradient_name(key)).shape == shape(key), key
 
 
+@pytest.mark.parametrize("wrong", [{"step": "c"}, {"step": "", "inputs": UNITS["augru"].inputs}])
+def test_a_wrong_declaration_of_a_step(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^none: step is '.*, expected letters of h, and no inputs$"):
+        Unit("none", "None", "z", "nowhere", **wrong)
+    assert "none" not in UNITS
+
+
 STEPS = [unit for unit in UNITS.values() if unit.step is not None]
 
 

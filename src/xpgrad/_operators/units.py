@@ -102,7 +102,12 @@ class Unit:
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Enter the operator and its step into the tables."""
+        """Enter the operator and its step into the tables, or raise ValueError for a wrong step."""
+        if self.step is not None and (self.inputs or not {*self.step} <= {*self.states}):
+            raise ValueError(
+                f"{self.name}: step is {self.step!r} with inputs {', '.join(self.inputs) or 'none'}, "
+                f"expected letters of {', '.join(self.states)}, and no inputs"
+            )
         UNITS[self.name] = self
         AXES[self.name] = self.axes
         if self.step is not None:
