@@ -498,6 +498,46 @@ def test_tensorflow_refuses_what_it_cannot():
     assert not xpgrad_keras.swap(model).jit_compile
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tensorflow_computes_the_gradients_that_are_asked_for(compiled, monkeypatch):
+    """Those of tensors that a tape watches; of all for `tf.gradients`, which has no tape."""
+    import tensorflow as tf
+
+    from xpgrad_keras import _tensorflow
+
+    theirs, ours = _pair("LSTM", units=5, return_state=True)
+    x, state = tf.constant(_input()), tf.ones((N, 5))
+    asked, run = [], _tensorflow.run_foreign
+
+    def noted(function, **given):
+        asked.append(given.get("wrt"))
+        return run(function, **given)
+
+    monkeypatch.setattr(_tensorflow, "run_foreign", noted)
+
+    def loss(layer, x, state):
+        return tf.reduce_sum(layer(x, initial_state=[state, 2 * state])[2] ** 2)
+
+    def by_tape(layer, name, x, state):
+        source = {"x": x, "state": state, "bias": layer.cell.bias.value}[name]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(source)
+            y = loss(layer, x, state)
+        return tape.gradient(y, source)
+
+    def by_graph(layer, x, state):
+        return tf.gradients(loss(layer, x, state), x)[0]
+
+    wanted = {"x": ["X"], "state": ["initial_h", "initial_c"], "bias": ["B"]}
+    for name, wrt in wanted.items():
+        found = (tf.function(by_tape) if compiled else by_tape)(ours, name, x, state)
+        np.testing.assert_allclose(found, by_tape(theirs, name, x, state), atol=1e-5)
+        assert asked[-1] == wrt
+    found = tf.function(by_graph)(ours, x, state)
+    np.testing.assert_allclose(found, by_tape(theirs, "x", x, state), atol=1e-5)
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="a matter of PyTorch")
 def test_torch_compiles_one_graph():
     import torch

@@ -559,6 +559,39 @@ def test_a_function_in_a_kernels_place_must_not_ignore_the_order_of_gates():
     np.testing.assert_array_equal(ordered.H_t, xpgrad.lstm(X, W, R).H_t)
 
 
+@pytest.mark.parametrize("per_sample", [False, True, "norm"])
+@pytest.mark.parametrize("has_plans", [True, False])
+@pytest.mark.parametrize(("kind", "options"), [("lstm", {}), ("rnn", {}), ("gru", {"linear_before_reset": 0}),
+                                               ("gru", {"linear_before_reset": 1})])  # fmt: skip
+def test_weights_with_their_inputs_first(kind, options, has_plans, per_sample, rng):
+    """The numbers of weights as ONNX has them; gradients lie in memory as the caller's weights do."""
+    arrays = operands(kind, rng, dtype="float64", directions=2)
+    options = options | {"direction": "bidirectional"}
+
+    def run(arrays, **more):
+        out = run_foreign(getattr(xpgrad, kind), **arrays, **options, **more)
+        given = {name: getattr(out, name) for name in SAVED[kind]} | {"grad_H_all": out.H_all}
+        gradient = getattr(xpgrad, f"{kind}_grad")
+        return out, run_foreign(gradient, **arrays, **given, **options, **more, per_sample=per_sample)
+
+    swapped = arrays | {name: arrays[name].swapaxes(1, 2).copy() for name in "WR"}
+    expected = run(arrays)
+    got = (
+        run(swapped, input_major=True) if has_plans else without_plans(lambda: run(swapped, input_major=True))
+    )
+    compare(got[0], expected[0], 1e-12)
+    grads = got[1]
+    if per_sample != "norm":
+        assert grads.dW.flags.c_contiguous
+        assert grads.dR.shape[-2:] == (H, GATES[kind] * H)
+        grads = grads._replace(dW=grads.dW.swapaxes(-1, -2), dR=grads.dR.swapaxes(-1, -2))
+    compare(grads, expected[1], 1e-10)
+    with pytest.raises(
+        ValueError, match=f"W has shape .*, expected \\(D, I, {GATES[kind] if kind != 'rnn' else ''}H\\)"
+    ):
+        run(arrays | {"R": swapped["R"]}, input_major=True)
+
+
 # --- programs for several T
 
 

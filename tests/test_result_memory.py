@@ -48,6 +48,14 @@ def test_a_small_result_has_its_own():
     assert kept() == []
 
 
+def test_results_begin_with_a_line(monkeypatch):
+    """TensorFlow copies arrays that do not."""
+    monkeypatch.setattr(memory, "LARGE", 1 << 22)
+    held = [memory.result_array((n, 3), FLOAT) for n in range(400, 500)]
+    assert {array.ctypes.data % memory.LINE for array in held} == {0}
+    assert all(array.flags.c_contiguous and array.dtype == FLOAT for array in held)
+
+
 def test_the_smallest_that_has_room_is_taken_and_none_twice_as_large():
     arrays = [memory.result_array((n,), FLOAT) for n in (900, 500, 300)]
     addresses = [array.ctypes.data for array in arrays]

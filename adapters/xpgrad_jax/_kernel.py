@@ -50,8 +50,8 @@ class Kernel(KernelDescription):
             self.key = f"cell_{name}_{cell.digest}"
             self.result, self.gradient_result = cell.results
         self.call, self._gradient = self.function(0), functools.partial(run_foreign, self.function(1))
-        if self.keeps_products:
-            self.call = functools.partial(run_foreign, self.call, keep_products=True)
+        if self.keeps_products or "gate_order" in self.attributes:
+            self.call = functools.partial(run_foreign, self.call, keep_products=self.keeps_products)
         self.is_recurrent = not {"R", "sequence_lens"}.isdisjoint(self.operands)
         """Whether all of it is written down as one program; others have programs for their loops."""
         self.factors = _FACTORS.get(name, ())

@@ -71,6 +71,9 @@ Lengths: TypeAlias = Sequence[int] | ArrayLike
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
+_ORDERED = ("lstm", "gru", "rnn")
+"""Frameworks have these with the gates in another order, or their weights by inputs."""
+
 
 def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     """The kernel's outputs that callers see.
@@ -112,9 +115,17 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
     return jnp.asarray(lengths)
 
 
+def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int) -> Any:
+    """So many outputs of the kernel of that name, for other adapters: weights may be laid out as theirs.
+
+    Operands that are missing count as None.
+    """
+    return _run(_KERNELS[name], given, wanted_outputs)
+
+
 # --- the core's own functions under a trace
 
-_KERNELS = {name: Kernel(name) for unit in UNITS.values() for name in unit.kernels}
+_KERNELS = {name: Kernel(name, ordered=name in _ORDERED) for unit in UNITS.values() for name in unit.kernels}
 _of_cells: dict[xpgrad.Cell, Kernel] = {}
 
 
@@ -130,7 +141,7 @@ def traced_call(
 ) -> Any:
     """See `xpgrad.engine.NumpyEngine.traced_kernel`; None for what the kernels here do not have."""
     kernel = _KERNELS.get(operator.removesuffix("_grad")) if cell is None else _kernel_of(cell)
-    if kernel is None or set(options) & {"gate_order", "keep_products"}:
+    if kernel is None or set(options) & {"gate_order", "input_major", "keep_products"}:
         return None
     given = {name: x for name, x in arrays.items() if x is not None}
     if any(not isinstance(x, jax.Array) for name, x in given.items() if name != "sequence_lens"):
@@ -182,9 +193,9 @@ def _public(kernel: Kernel, function: Callable[_P, _Result], text: str) -> Calla
 def _run(kernel: Kernel, given: dict[str, Any], returned: int) -> Any:
     """So many of the kernel's outputs, for the arguments of its function. They are taken apart."""
     if "sequence_lens" in given:
-        lengths = given["sequence_lens"], given["X"], given["layout"], given.pop("reset")
+        lengths = given["sequence_lens"], given["X"], given["layout"], given.pop("reset", None)
         given["sequence_lens"] = _lengths(kernel.name, *lengths)
-    operands = [given.pop(name) for name in kernel.operands]
+    operands = [given.pop(name, None) for name in kernel.operands]
     outputs = apply(kernel, operands, given)[:returned]
     return outputs[0] if returned == 1 else outputs
 

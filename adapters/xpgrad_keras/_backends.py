@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 
-from xpgrad import convert
 from xpgrad_keras._calls import Call
 
 __all__ = ["Backend", "backend", "computed", "operands"]
@@ -66,22 +65,33 @@ def backend() -> Backend:
 
 
 def operands(
-    call: Call, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+    xp: Any, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
 ) -> dict[str, Any]:
-    """Return a kernel's operands in ONNX's layout, by name."""
-    onnx = convert(
-        call.kernel,  # type: ignore[arg-type]
-        weights,
-        "keras",
-        "onnx",
-        linear_before_reset=call.reset_after,
-    )
-    found = {"X": X, "sequence_lens": lengths} | {name: x[None] for name, x in onnx.items()}
-    return found | {f"initial_{name}": x[:, None] for name, x in zip("hc", states, strict=False)}
+    """Return a kernel's operands by name, arrays of the namespace xp; weights are views of Keras' own."""
+    W, R = weights["kernel"], weights["recurrent_kernel"]
+    found = {"X": X, "W": W[None], "R": R[None], "B": _both_biases(xp, weights.get("bias"))}
+    return found | {
+        "sequence_lens": lengths,
+        **{f"initial_{name}": x[:, None] for name, x in zip("hc", states, strict=False)},
+    }
 
 
-def computed(function: Callable[..., Any], call: Call, *arrays: Any) -> tuple[Any, list[Any]]:
-    """Return what `Backend.run` returns, from a function with the kernel's arguments."""
-    H_all, H_t, *more = function(**operands(call, *arrays), **call.attributes)
-    cells = more[:1] if call.kernel == "lstm" else []
-    return H_all[:, :, 0], [x[:, 0] for x in (H_t, *cells)]
+def _both_biases(xp: Any, bias: Any) -> Any:
+    """Return input and recurrence biases (1, 2 GH) from Keras' one (GH,) or two (2, GH)."""
+    if bias is None:
+        return None
+    both = bias if bias.ndim == 2 else xp.stack([bias, xp.zeros_like(bias)])
+    return xp.reshape(both, (1, -1))
+
+
+def computed(
+    run: Callable[[str, dict[str, Any], int], Sequence[Any]], xp: Any, call: Call, *arrays: Any
+) -> tuple[Any, list[Any]]:
+    """Return what `Backend.run` returns.
+
+    `run` takes the kernel's name, its arguments, and how many of its results are wanted. xp is the namespace
+    of the arrays.
+    """
+    count = 3 if call.kernel == "lstm" else 2
+    H_all, *ends = run(call.kernel, operands(xp, *arrays) | call.attributes, count)
+    return H_all[:, :, 0], [x[:, 0] for x in ends]

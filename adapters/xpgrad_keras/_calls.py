@@ -10,6 +10,8 @@ __all__ = ["Call", "call_of", "why_not"]
 KERNELS = {keras.layers.LSTM: "lstm", keras.layers.GRU: "gru", keras.layers.SimpleRNN: "rnn"}
 """The kernel that computes a layer; layers of subclasses too, as long as they keep the cell."""
 _CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell, "rnn": keras.layers.SimpleRNNCell}
+_GATE_ORDERS = {"lstm": (0, 3, 1, 2), "gru": (0, 1, 2), "rnn": (0,)}
+"""Which block of Keras' weights each of ONNX's gates is."""
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -54,16 +56,13 @@ class Call(NamedTuple):
     kernel : str
         The kernel's name.
     attributes : dict of str to object
-        Its attributes; the batch is the first axis.
-    reset_after : int
-        The GRU's ``linear_before_reset``; 0 for others.
+        Its attributes; the batch is the first axis, and weights are laid out as Keras has them.
     all_steps : bool
         Whether the caller reads the outputs of all steps.
     """
 
     kernel: str
     attributes: dict[str, Any]
-    reset_after: int
     all_steps: bool
 
 
@@ -122,14 +121,15 @@ def why_not(kernel: str, layer: Any, mask: Any, training: Any) -> str | None:
 def call_of(kernel: str, layer: Any) -> Call:
     """Return the call of a layer that a kernel computes."""
     found = [_ONNX[function] for function in _functions(kernel, layer.cell)]
-    reset_after = int(kernel == "gru" and layer.cell.reset_after)
     attributes: dict[str, Any] = {
         "activations": [function.name for function in found],
         "activation_alpha": [number for function in found for number in function.alpha] or None,
         "activation_beta": [number for function in found for number in function.beta] or None,
         "direction": "reverse" if layer.go_backwards else "forward",
         "layout": 1,
+        "gate_order": _GATE_ORDERS[kernel],
+        "input_major": True,
     }
     if kernel == "gru":
-        attributes["linear_before_reset"] = reset_after
-    return Call(kernel, attributes, reset_after, bool(layer.return_sequences))
+        attributes["linear_before_reset"] = int(layer.cell.reset_after)
+    return Call(kernel, attributes, bool(layer.return_sequences))

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-import xpgrad_jax
+from xpgrad_jax import functional
 from xpgrad_keras._backends import Backend, computed
 from xpgrad_keras._calls import Call
 
@@ -26,7 +26,7 @@ class _JAX(Backend):
         return super().choose(condition, yes, no)
 
     def run(self, call: Call, *arrays: Any) -> tuple[Any, list[Any]]:
-        return computed(getattr(xpgrad_jax.functional, call.kernel), call, *arrays)
+        return computed(functional.run_recurrent, jnp, call, *arrays)
 
 
 BACKEND = _JAX()

@@ -1,11 +1,11 @@
-"""What is used of Keras that its documentation does not promise: each name once."""
+"""What is used of Keras and TensorFlow that their documentation does not promise: each name once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
 
-__all__ = ["first_of", "forget_compiled", "register_as_keras", "sublayers"]
+__all__ = ["first_of", "forget_compiled", "register_as_keras", "sublayers", "watched"]
 
 _Layer = TypeVar("_Layer", bound=type)
 
@@ -49,3 +49,14 @@ def forget_compiled(model: Any) -> None:
             setattr(model, name, None)
     if keras.backend.backend() == "tensorflow" and getattr(model, "_jit_compile", None) is not None:
         model._jit_compile = None  # Keras asks the layers again whether XLA takes them
+
+
+def watched(tensors: Sequence[Any]) -> list[int]:
+    """Return the numbers of those of TensorFlow's tensors that a tape watches; of all, where it watches none.
+
+    Then there may be no tape: ``tf.gradients`` reads the graph.
+    """
+    from tensorflow.python.eager import record
+
+    found = [k for k, tensor in enumerate(tensors) if record.should_record_backprop([tensor])]
+    return found or list(range(len(tensors)))

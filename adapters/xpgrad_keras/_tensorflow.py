@@ -7,15 +7,17 @@ import numpy as np
 import tensorflow as tf
 
 import xpgrad
-from xpgrad import convert
+from xpgrad._calls.operation import run_foreign
+from xpgrad._operators.axes import gradient_name
 from xpgrad_keras._backends import Backend, operands
 from xpgrad_keras._calls import Call
+from xpgrad_keras._private import watched
 
 __all__ = ["BACKEND"]
 
-_WEIGHTS = ("kernel", "recurrent_kernel", "bias")
-# What a kernel keeps for its gradient.
-_SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H_all",)}
+_OPERANDS = {"kernel": "W", "recurrent_kernel": "R", "bias": "B"}
+# What a kernel keeps for its gradient, beside H_all.
+_SAVED = {"lstm": ("C_all", "iofc"), "gru": ("zrh", "products"), "rnn": ()}
 
 
 class _TensorFlow(Backend):
@@ -48,6 +50,8 @@ class _Recurrence:
     def __init__(self, call: Call, names: Sequence[str], states: int, lengths: Any) -> None:
         self.call, self.names, self.states = call, names, states
         self.lengths = [] if lengths is None else [lengths]
+        self.wanted: Sequence[int] = ()
+        """Which of the tensors need a gradient, by number."""
 
     def apply(self, arrays: Sequence[Any]) -> Any:
         """Return H_all, or H_t in its place where nobody reads all steps, and the last states."""
@@ -56,9 +60,15 @@ class _Recurrence:
         def recurrence(*arrays: Any) -> Any:
             H_all, *found = self._forward(arrays)
             ends, saved = found[: self.states], found[self.states :]
-            first = H_all if self.call.all_steps else ends[0]
+            N, T, H = arrays[0].shape[0], arrays[0].shape[1], arrays[2].shape[0]
+            for end in ends:
+                end.set_shape((N, H))
+            if self.call.all_steps:
+                H_all.set_shape((N, T, 1, H))
+            first = tf.squeeze(H_all, axis=2) if self.call.all_steps else ends[0]
             return [first, *ends], lambda *cotangents: self._gradient(arrays, [H_all, *saved], cotangents)
 
+        self.wanted = watched(arrays)
         return recurrence(*arrays)
 
     def _operands(self, arrays: Sequence[Any]) -> dict[str, Any]:
@@ -66,24 +76,26 @@ class _Recurrence:
         weights, rest = rest[: len(self.names)], rest[len(self.names) :]
         states, lengths = rest[: self.states], rest[self.states :]
         by_name = dict(zip(self.names, weights, strict=True))
-        return operands(self.call, X, by_name, states, lengths[0] if lengths else None)
+        return operands(np, X, by_name, states, lengths[0] if lengths else None)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of forward and gradient; nobody else reads what one keeps for the other."""
+        seen = ("H_all",) if self.call.all_steps else ()
+        rows = [n for n in ("H_all", *_SAVED[self.call.kernel]) if n not in seen] if self.lengths else []
+        return {**self.call.attributes, "rows_of": rows}
 
     def _forward(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return H_all, or its rows, the last states, and what else the gradient takes."""
         kernel, (X, *_) = self.call.kernel, arrays
-        saved = _SAVED[kernel][1:]
 
         def compute(*arrays: np.ndarray) -> list[np.ndarray]:
-            made = getattr(xpgrad, kernel)(**self._operands(arrays), **self.call.attributes)
-            ends = [made.H_t, made.C_t] if kernel == "lstm" else [made.H_t]
-            return [made.H_all[:, :, 0], *(x[:, 0] for x in ends), *(getattr(made, n) for n in saved)]
+            options = self._options() | ({"keep_products": True} if kernel == "gru" else {})
+            H_all, *more = run_foreign(getattr(xpgrad, kernel), **self._operands(arrays), **options)
+            ends, kept = more[: self.states], more[self.states :]
+            return [H_all, *(x[:, 0] for x in ends), *kept]
 
-        count = 1 + self.states + len(saved)
-        found = tf.numpy_function(compute, [*arrays, *self.lengths], [X.dtype] * count, stateful=False)
-        found = list(found) if count > 1 else [found]
-        N, T, H = X.shape[0], X.shape[1], arrays[2].shape[0]
-        for tensor, shape in zip(found, [(N, T, H), *[(N, H)] * self.states], strict=False):
-            tensor.set_shape(shape)
-        return found
+        count = 1 + self.states + len(_SAVED[kernel])
+        return tf.numpy_function(compute, [*arrays, *self.lengths], [X.dtype] * count, stateful=False)
 
     def _gradient(self, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any]) -> Any:
         count = len(arrays)
@@ -93,39 +105,42 @@ class _Recurrence:
             grads = tf.numpy_function(
                 lambda *given: self._pulled_back(given, count, len(saved)),
                 [*tensors, *self.lengths],
-                [array.dtype for array in arrays],
+                [arrays[k].dtype for k in self.wanted],
                 stateful=False,
             )
-            for grad, array in zip(grads, arrays, strict=True):
-                grad.set_shape(array.shape)
+            # of one result it makes no list
+            grads = grads if isinstance(grads, list | tuple) else [grads]
+            for grad, k in zip(grads, self.wanted, strict=True):
+                grad.set_shape(arrays[k].shape)
             return grads, _refuse_second
 
-        return gradient(*arrays, *saved, *cotangents)
+        by_number = dict(zip(self.wanted, gradient(*arrays, *saved, *cotangents), strict=True))
+        return [by_number.get(k) for k in range(count)]
 
     def _pulled_back(self, given: Sequence[np.ndarray], count: int, saved: int) -> list[np.ndarray]:
-        kernel = self.call.kernel
+        kernel, bias = self.call.kernel, given[: 1 + len(self.names)][-1]
         kept, rest = given[count : count + saved], given[count + saved :]
         first, *ends = rest[: 1 + self.states]
-        H_all, *more = kept
-        by_name = dict(zip(_SAVED[kernel], (H_all[:, :, None], *more), strict=True))
+        by_name: dict[str, Any] = dict(zip(("H_all", *_SAVED[kernel]), kept, strict=True))
         if self.call.all_steps:
             by_name["grad_H_all"] = first[:, :, None]
         else:
             ends[0] = ends[0] + first
         by_name |= {f"grad_{n}_t": x[:, None] for n, x in zip("HC", ends, strict=False)}
         found = self._operands([*given[:count], *rest[1 + self.states :]])
-        grads = getattr(xpgrad, f"{kernel}_grad")(**found, **by_name, **self.call.attributes)
-        onnx = {"W": grads.dW[0], "R": grads.dR[0]} | ({"B": grads.dB[0]} if "bias" in self.names else {})
-        keras = convert(
-            kernel,  # type: ignore[arg-type]
-            onnx,
-            "onnx",
-            "keras",
-            linear_before_reset=self.call.reset_after,
-            gradients=True,
-        )
-        states = [grads.dH0, grads.dC0] if kernel == "lstm" else [grads.dH0]
-        return [grads.dX, *(keras[name] for name in self.names), *(x[:, 0] for x in states)]
+        graded = ["X", *(_OPERANDS[name] for name in self.names), "initial_h", "initial_c"]
+        wrt = [graded[k] for k in self.wanted]
+        gradient = getattr(xpgrad, f"{kernel}_grad")
+        grads = run_foreign(gradient, **found, **by_name, **self._options(), wrt=wrt)
+        return [self._as_keras(name, getattr(grads, gradient_name(name)), bias) for name in wrt]
+
+    def _as_keras(self, name: str, grad: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        """Return a kernel's gradient in the form of Keras' tensor."""
+        if name == "B":  # the input's alone, where Keras has one
+            return grad[0, : bias.size].reshape(bias.shape)
+        if name in ("W", "R"):
+            return grad[0]
+        return grad if name == "X" else grad[:, 0]
 
 
 def _refuse_second(*cotangents: Any) -> Any:

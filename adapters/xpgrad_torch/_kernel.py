@@ -1,7 +1,6 @@
 """The description of a kernel and its gradient for PyTorch: one for all uses."""
 
 import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +20,6 @@ from xpgrad_torch._stacked import Stacked
 __all__ = ["Kernel", "check_dense", "is_single", "type_of"]
 
 _OPERANDS = (Tensor, Stacked)
-_GATE_ORDER = inspect.Parameter(
-    "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
-)
 
 
 def check_dense(operator: str, name: str, tensor: Tensor) -> None:
@@ -62,8 +58,6 @@ class Kernel(KernelDescription):
     ----------
     name : str
         The kernel's name; with ``_grad`` behind it, the gradient's.
-    ordered : bool
-        Whether one more attribute gives the order of the gates in weights.
     planned : bool
         Whether later calls of a known form run from their program.
     images : bool
@@ -85,7 +79,6 @@ class Kernel(KernelDescription):
         self,
         name: str,
         *,
-        ordered: bool = False,
         planned: bool = False,
         images: bool = False,
         operator: str | None = None,
@@ -93,14 +86,12 @@ class Kernel(KernelDescription):
     ) -> None:
         super().__init__(name, **described)
         self._images, self.operator_name = images, operator or name
-        if ordered:
-            self.attributes["gate_order"] = _GATE_ORDER
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and "axis" not in self.attributes
         self.programs = self._new_programs() if planned else []
         own = range(len(self.cotangents)) if {*self.operands} <= {*self.taken} else ()
         self.returned = frozenset(k for k in own if self.outputs[k] in self.saved)
-        self._may_keep_rows = ordered and LENGTHS in self.operands
+        self._may_keep_rows = "gate_order" in self.attributes and LENGTHS in self.operands
         self.operator: Any = None
         self.gradient_operator: Any = None
 

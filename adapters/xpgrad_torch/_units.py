@@ -71,4 +71,5 @@ def recurrent_call(
 def _taken_out(kernel: Kernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return operands in the kernel's order, and attributes of the gradient alone; others are left."""
     operands = [given.pop(operand, None) for operand in kernel.operands]
-    return operands, {name: given.pop(name) for name in kernel.gradient_attributes}
+    own = kernel.gradient_attributes
+    return operands, {name: given.pop(name, parameter.default) for name, parameter in own.items()}

@@ -71,6 +71,7 @@ def run_foreign(
     kernel: Callable[..., Any],
     *arrays: Any,
     gate_order: Sequence[int] | None = None,
+    input_major: bool = False,
     products: Any = None,
     keep_products: bool = False,
     rows_of: Sequence[str] = (),
@@ -88,6 +89,9 @@ def run_foreign(
     gate_order : sequence of int, optional
         Which block of rows each of ONNX's gates is, in weights, their gradients and the saved gates: they
         need no copies then. The GRU's candidate is always the last.
+    input_major : bool
+        W and R, and their gradients, have their last two axes swapped, as Keras' weights: (D, I, GH) and
+        (D, H, GH) for G gates. They need no copies then.
     keep_products : bool
         Let `gru` return one more output, the candidate's recurrent products (T, D, N, H).
     products : array, optional
@@ -108,6 +112,8 @@ def run_foreign(
         them instead, and its results for them, tuples, have their shapes.
     """
     options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
+    if input_major:
+        options["input_major"] = True
     if keep_products:
         options["keep_products"] = True
     if rows_of:

@@ -18,6 +18,11 @@ __all__ = ["OPEN", "KernelDescription"]
 OPEN = ("...", "?")
 """Axes of any number."""
 
+_WEIGHTS = ("W", "R")  # whose last two axes a framework may have swapped
+_LAYOUT_OF_WEIGHTS = {  # of `run_foreign`; a single step has no such axes
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    for name, default, kind in (("gate_order", None, "Sequence[int] | None"), ("input_major", False, "bool"))
+}
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
 _NO_OPERANDS = ("out", "reset")  # memory of the caller's or the framework's choice; a part of the lengths
 
@@ -36,6 +41,8 @@ class KernelDescription:
         the kernel works elementwise or along one axis: every axis could be a batch.
     replaced : mapping of str to str, optional
         For each operand that an output can replace in the gradient: that output. Only the output is saved.
+    ordered : bool
+        Whether more attributes say how weights are laid out; see `run_foreign`.
     cell : Cell, optional
         The kernel, if it is not one of xpgrad's own.
     """
@@ -46,6 +53,7 @@ class KernelDescription:
         *,
         shapes: Mapping[str, str] | None = None,
         replaced: Mapping[str, str] | None = None,
+        ordered: bool = False,
         cell: Cell | None = None,
     ) -> None:
         self.name, self.gradient_name = name, f"{name}_grad"
@@ -56,6 +64,8 @@ class KernelDescription:
         # The types of their results where these have names; a cell's are its own.
         self.result, self.gradient_result = (result_type(self.function(which)) for which in (0, 1))
         self._read_forward(forward.parameters)
+        if ordered:
+            self.attributes |= _LAYOUT_OF_WEIGHTS
         self._read_results()
         self._read_gradient(gradient.parameters, dict(replaced or {}))
         self.shapes = dict(shapes or AXES.get(name, ELEMENTWISE))
@@ -145,6 +155,8 @@ class KernelDescription:
         if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
             return []
         axes = self.shapes[name].split()
+        if attributes.get("input_major") and name in _WEIGHTS:
+            axes[-2:] = reversed(axes[-2:])
         if attributes.get("layout") and "N" in axes:
             axes.remove("N")
             axes.insert(0, "N")

@@ -41,6 +41,7 @@ _LEAST_SAMPLES = 16  # whose norms are computed together: the loop's products ne
 _OPTIONAL_OVER_TIME = {"grad_H_all": 1, "grad_C_all": 1, "zoneout_h": 1, "zoneout_c": 1}
 _OPTIONAL_STATES = ("recurrent_mask",)
 _PACKED = frozenset(("X", "H_all", "grad_H_all"))  # what has the rows of a packed sequence, and dX
+_SWAPPED = frozenset(("W", "R"))
 _HIDDEN = {"initial_h", "H_all", "grad_H_all", "grad_H_t", "zoneout_h", *_OPTIONAL_STATES}
 
 
@@ -81,6 +82,8 @@ class RecurrentCall:
         order by default.
     rows_of, packed : sequence of str, bool, optional
         Names of saved arrays that hold rows, and whether X and H_all do; see `run_foreign`.
+    input_major : bool, optional
+        Whether W and R, and their gradients, have the axis of their inputs before the one of the gates.
     cell_names : mapping of str to str, optional
         For a single step: its own names for those arrays that it calls by another name.
 
@@ -94,6 +97,8 @@ class RecurrentCall:
         Width of the hidden state: H, or what S projects to.
     order : tuple of int
         Which block each gate is.
+    swapped : frozenset of str
+        Names of weights whose last two axes the caller has swapped.
     directions : list of Direction
         One or two.
     """
@@ -116,12 +121,14 @@ class RecurrentCall:
         gate_order: Sequence[int] | None = None,
         rows_of: Sequence[str] = (),
         packed: bool = False,
+        input_major: bool = False,
         cell_names: Mapping[str, str] | None = None,
     ) -> None:
         operator, arrays = asked.operator, asked.arrays
         self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
         self.operator, self.gates, self.layout, self._rows_of = operator, gates, layout, frozenset(rows_of)
         self._packed = _PACKED if packed else frozenset()
+        self.swapped = _SWAPPED if input_major else frozenset()
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in (*self._needed(), *(saved or {}))})
@@ -177,19 +184,21 @@ class RecurrentCall:
         operator, gates = self.operator, self.gates
         X, W, R = floats["X"], floats["W"], floats["R"]
         check_rank(operator, "X", X, "N, T, I" if self.layout else "T, N, I")
-        check_rank(operator, "W", W, f"D, {units(gates)}, I")
         S = floats.get("S")
         state = "H" if S is None else "proj"
-        check_rank(operator, "R", R, f"D, {units(gates)}, {state}")
+        inputs = {"W": "I", "R": state}
+        axes = {name: ", ".join(("D", *self._swap(name, (units(gates), n)))) for name, n in inputs.items()}
+        check_rank(operator, "W", W, axes["W"])
+        check_rank(operator, "R", R, axes["R"])
         if S is not None:
             check_rank(operator, "S", S, "D, proj, H")
         self.T, self.N = (X.shape[1], X.shape[0]) if self.layout else X.shape[:2]
         self.I, self.D = X.shape[2], 2 if direction == "bidirectional" else 1
-        self.state_width = R.shape[2]
-        self.H = R.shape[2] if S is None else S.shape[2]
+        self.state_width = self._swap("R", R.shape[1:])[1]
+        self.H = self.state_width if S is None else S.shape[2]
         T, N, I, H, D = self.T, self.N, self.I, self.H, self.D
-        check_shape(operator, "W", W, f"D, {units(gates)}, I", (D, gates * H, I))
-        check_shape(operator, "R", R, f"D, {units(gates)}, {state}", (D, gates * H, self.state_width))
+        check_shape(operator, "W", W, axes["W"], (D, *self._swap("W", (gates * H, I))))
+        check_shape(operator, "R", R, axes["R"], (D, *self._swap("R", (gates * H, self.state_width))))
         check_shape(operator, "S", S, "D, proj, H", (D, self.state_width, H))
         check_shape(operator, "B", floats["B"], f"D, {2 * gates}H", (D, 2 * gates * H))
         check_shape(operator, "P", floats.get("P"), "D, 3H", (D, 3 * H))
@@ -226,8 +235,15 @@ class RecurrentCall:
 
     # --- between the caller's arrays and the kernel's
 
+    def _swap(self, name: str, axes: Sequence[Any]) -> tuple[Any, Any]:
+        """Two axes of a weight in the caller's order, from those of the formulas; and back."""
+        first, second = axes
+        return (second, first) if name in self.swapped else (first, second)
+
     def _lift(self, name: str, array: Any) -> Any:
         array = self._given.lift(name, array)
+        if name in self.swapped:
+            array = self.xp.permute_dims(array, (0, 2, 1))
         if self.layout and name not in (*PARAMETERS, "sample_weight", *self._rows_of):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)

@@ -90,17 +90,23 @@ class GradientSums:
     def add_weight(self, name: str, d: Any, x: Any) -> None:
         """The gradient (out, in) of a weight: rows of cotangents times rows of inputs.
 
-        Per sample (N, out, in): a batched product over time; padding is zero in both factors.
+        (in, out) where the caller's weights have their axes swapped. Per sample (N, out, in): a batched
+        product over time; padding is zero in both factors.
         """
         engine, xp = self._call.engine, self._call.xp
+        a, b = (x, d) if self._axis(name) else (d, x)
         if self._per_sample:
-            d, x = self._direction.timeline.unpack(d), self._direction.timeline.unpack(x)
+            a, b = self._direction.timeline.unpack(a), self._direction.timeline.unpack(b)
         if self._per_sample == "norm":
-            self._sums[name] = square_norms_of_products(engine, d, x)
+            self._sums[name] = square_norms_of_products(engine, a, b)
         elif self._per_sample:
-            self._sums[name] = engine.matmul(xp.permute_dims(d, (1, 2, 0)), xp.permute_dims(x, (1, 0, 2)))
+            self._sums[name] = engine.matmul(xp.permute_dims(a, (1, 2, 0)), xp.permute_dims(b, (1, 0, 2)))
         else:
-            self._sums[name] = engine.add_product(self._sums.get(name), d.T, x)
+            self._sums[name] = engine.add_product(self._sums.get(name), a.T, b)
+
+    def _axis(self, name: str) -> int:
+        """Which axis of a weight's gradient the gates have; a part's name begins with the weight's."""
+        return int(name.split(" ")[0] in self._call.swapped)
 
     def add_weight_before(self, name: str, d: Any, chunk: Chunk, rows: Any, initial: Any) -> None:
         """Like `add_weight`, with the rows of the previous step, or the initial state at the first step."""
@@ -146,11 +152,11 @@ class GradientSums:
         return self._sums[name]
 
     def weight(self, *names: str, shift: int = 0) -> Any:
-        """The gradient of a weight with these sums as blocks of rows, rolled by `shift` rows."""
+        """The gradient of a weight with these sums as blocks of the gates, rolled by `shift` along them."""
         xp, parts = self._call.xp, [self._sums[name] for name in names]
         if self._per_sample == "norm":
             return sum(parts[1:], start=parts[0])
-        axis = 1 if self._per_sample else 0
+        axis = self._axis(names[0]) + (1 if self._per_sample else 0)
         whole = parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
         return xp.roll(whole, shift, axis=axis) if shift else whole
 

@@ -175,6 +175,7 @@ LARGE = 1 << 22
 The C library returns such memory to the system, glibc always that of 32 MB and more. The next step would get
 it anew and cleared, which takes from a sixth of a step to as long as the step.
 """
+_PAGE = 1 << 12
 _POOL = 1 << 28  # bytes that a process keeps
 _pool: dict[int, np.ndarray] = {}  # by address, those kept last behind the others
 
@@ -191,10 +192,16 @@ class _Lease:
 
 
 def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory for a result; not cleared. Of large ones that are gone it is used again."""
+    """Memory for a result; not cleared. Of large ones that are gone it is used again.
+
+    All but the smallest begin with a cache line: TensorFlow copies arrays that do not.
+    """
     array = new_array(shape, dtype)
     size = array.nbytes
-    if size < LARGE or guard.on:  # most are; an array of which nothing is used costs little
+    if size < LARGE:  # most are; an array of which nothing is used costs little
+        fits = size < _PAGE or guard.on or address_of(array) % LINE == 0
+        return array if fits else aligned(array.size, array.dtype).reshape(shape)
+    if guard.on:
         return array
     memory = _pooled(size)
     if memory is None:
