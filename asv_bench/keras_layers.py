@@ -9,6 +9,10 @@ Layers: a training step of a model of one layer, as `fit` runs it. Models: three
 examples at their sizes, on synthetic data: a bidirectional LSTM on texts, addition from sequence to
 sequence, a time series. Each figure is the median of interleaved rounds, after two without a clock. The
 difference is the largest one of the two curves of losses, relative to the largest loss.
+
+The rest is a step whose recurrent layers take no time: optimizer, loss, other layers, the backend itself. The
+products are the time of the recurrent layers' matrix products at the machine's highest rate. "At most" is
+Keras' time over these two together: no recurrent layer is faster.
 """
 
 import argparse
@@ -22,6 +26,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from xpgrad._operators.operation_counts import forward_operations, gradient_operations
+from xpgrad_bench.floor import best_rate
 
 BACKENDS = ("torch", "jax", "tensorflow")
 SHAPES = ((32, 50, 64, 64), (32, 50, 256, 256), (64, 100, 128, 512))
@@ -108,19 +115,81 @@ def model_works(rng: np.random.Generator, quick: bool) -> Iterator[Work]:
     yield Work("time series, LSTM", weather, x, rng.normal(size=(256, 1)).astype("float32"), "mse")
 
 
+class Weightless:
+    """A recurrent layer that takes no time; its outputs depend on all that the real one's depend on.
+
+    `noted` gets the operations of the real one's products, `passes_on` says whether the input has a gradient.
+    """
+
+    noted: list[float] | None = None
+    passes_on = False
+
+    def inner_loop(self, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
+        """Return results of the right shapes."""
+        from keras import ops
+
+        layer: Any = self
+        cell, H = layer.cell, layer.units
+        bias = ops.reshape(cell.bias, (-1,))
+        row = cell.kernel[0, :H] + cell.recurrent_kernel[0, :H] + bias[:H] + initial_state[0]
+        last = row + sequences[:, -1, :1]
+        outputs = last[:, None]
+        if layer.return_sequences:
+            outputs = ops.broadcast_to(outputs, (*ops.shape(sequences)[:2], H))
+        if layer.noted is not None:
+            layer.noted.append(_operations(layer, sequences, mask))
+        return last, outputs, [last] * len(initial_state)
+
+
+def _operations(layer: Any, X: Any, mask: Any) -> float:
+    """How many operations the products of a layer's step have; masked steps have none."""
+    N, T, I = X.shape
+    if mask is not None:
+        T = float(np.asarray(mask).sum()) / N
+    shapes = {"X": (T, N, I), "W": layer.cell.kernel.shape, "R": layer.cell.recurrent_kernel.shape}
+    wanted = ("X", "W", "R") if layer.passes_on else ("W", "R")
+    output = (T, N, layer.units)
+    return forward_operations("rnn", shapes, output) + gradient_operations("rnn", shapes, output, wanted)
+
+
+def without_recurrence(model: Any, x: np.ndarray) -> float:
+    """Let a model's recurrent layers take no time, and return the operations of their products in a step."""
+    from keras import layers
+
+    noted: list[float] = []
+    is_trained, kinds = False, []
+    for outer in model.layers:
+        two = isinstance(outer, layers.Bidirectional)
+        for layer in (outer.forward_layer, outer.backward_layer) if two else (outer,):
+            if isinstance(layer, layers.RNN):
+                own = {"noted": noted, "passes_on": is_trained}
+                layer.__class__ = type(type(layer).__name__, (Weightless, type(layer)), own)
+                kinds.append(type(layer))
+        is_trained |= bool(outer.trainable_weights)
+    model(x)
+    for kind in kinds:
+        kind.noted = None
+    return sum(noted)
+
+
 def measured(work: Work, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """Milliseconds of a step by Keras' layers and by ours, and how far the losses differ."""
+    """Milliseconds of a step by Keras' layers, by ours and by none; how far the losses differ.
+
+    And how many operations the products of recurrent layers have.
+    """
     import keras
 
     import xpgrad_keras
 
-    models = {}
-    for name in ("theirs", "ours"):
+    models, operations = {}, 0.0
+    for name in ("theirs", "ours", "rest"):
         keras.utils.set_random_seed(0)
         models[name] = work.build()
+        models[name].set_weights(models["theirs"].get_weights())
         if name == "ours":
-            models[name].set_weights(models["theirs"].get_weights())
             xpgrad_keras.swap(models[name])
+        if name == "rest":
+            operations = without_recurrence(models[name], work.x)
         models[name].compile(optimizer="adam", loss=work.loss)
     times: dict[str, list[float]] = {name: [] for name in models}
     losses: dict[str, list[float]] = {name: [] for name in models}
@@ -133,15 +202,29 @@ def measured(work: Work, rounds: int, clock: Callable[[], float]) -> dict[str, A
             losses[name].append(float(np.ravel(loss)[0]))
     theirs, ours = (np.array(losses[name]) for name in ("theirs", "ours"))
     off = float(np.abs(theirs - ours).max() / np.abs(theirs).max())
-    return {name: statistics.median(each) for name, each in times.items()} | {"off": off}
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    return medians | {"off": off, "operations": operations}
+
+
+def product_rate() -> float:
+    """The highest rate of NumPy's products, in operations per millisecond."""
+    rng = np.random.default_rng(0)
+
+    def make(m: int, k: int, n: int) -> Callable[[], Any]:
+        a, b = (rng.normal(size=size).astype("float32") for size in ((m, k), (k, n)))
+        return lambda: a @ b
+
+    return best_rate(make) / 1e3
 
 
 def measure_here(rounds: int, quick: bool, only: str, clock: Callable[[], float]) -> None:
     """Print a line of JSON for each work, on the backend of this process."""
-    rng = np.random.default_rng(0)
+    rng, rate = np.random.default_rng(0), product_rate()
     for work in (*layer_works(rng, quick), *model_works(rng, quick)):
         if only in work.name:
-            print(json.dumps({"name": work.name, **measured(work, rounds, clock)}), flush=True)
+            found = measured(work, rounds, clock)
+            products = found.pop("operations") / rate
+            print(json.dumps({"name": work.name, "products": products, **found}), flush=True)
 
 
 def main() -> None:
@@ -158,8 +241,9 @@ def main() -> None:
         clock = time.process_time if options.processor else time.perf_counter
         measure_here(options.rounds, options.quick, options.only, clock)
         return
-    print("| backend | model | Keras, ms | ours, ms | times as fast | losses differ by |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    columns = ("Keras, ms", "ours, ms", "rest, ms", "products, ms", "times as fast", "at most")
+    print(f"| backend | model | {' | '.join(columns)} | losses differ by |")
+    print("| --- | --- " + "| ---: " * (len(columns) + 1) + "|")
     for backend in options.backends:
         environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = [
@@ -178,13 +262,12 @@ def main() -> None:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         for line in child.stdout or ():
             row = json.loads(line)
-            print(
-                f"| {backend} | {row['name']} | {row['theirs']:.2f} | {row['ours']:.2f} "
-                f"| {row['theirs'] / row['ours']:.2f} | {row['off']:.1e} |",
-                flush=True,
-            )
+            theirs, ours, rest, products = (row[name] for name in ("theirs", "ours", "rest", "products"))
+            numbers = (theirs, ours, rest, products, theirs / ours, theirs / (rest + products))
+            text = " | ".join(f"{number:.2f}" for number in numbers)
+            print(f"| {backend} | {row['name']} | {text} | {row['off']:.1e} |", flush=True)
         if child.wait():
-            print(f"| {backend} | it ended with status {child.returncode} | | | | |")
+            print(f"| {backend} | it ended with status {child.returncode} " + "| " * (len(columns) + 1) + "|")
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ def _public(kernel: Kernel, function: Callable[_P, _Result], text: str) -> Calla
 def _run(kernel: Kernel, given: dict[str, Any], returned: int) -> Any:
     """So many of the kernel's outputs, for the arguments of its function. They are taken apart."""
     if "sequence_lens" in given:
-        lengths = given["sequence_lens"], given["X"], given["layout"], given.pop("reset", None)
+        lengths = given["sequence_lens"], given["X"], given.get("layout", 0), given.pop("reset", None)
         given["sequence_lens"] = _lengths(kernel.name, *lengths)
     operands = [given.pop(name, None) for name in kernel.operands]
     outputs = apply(kernel, operands, given)[:returned]

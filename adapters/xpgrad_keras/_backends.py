@@ -69,10 +69,15 @@ def operands(
 ) -> dict[str, Any]:
     """Return a kernel's operands by name, arrays of the namespace xp; weights are views of Keras' own."""
     W, R = weights["kernel"], weights["recurrent_kernel"]
-    found = {"X": X, "W": W[None], "R": R[None], "B": _both_biases(xp, weights.get("bias"))}
+    found = {
+        "X": xp.swapaxes(X, 0, 1),
+        "W": W[None],
+        "R": R[None],
+        "B": _both_biases(xp, weights.get("bias")),
+    }
     return found | {
         "sequence_lens": lengths,
-        **{f"initial_{name}": x[:, None] for name, x in zip("hc", states, strict=False)},
+        **{f"initial_{name}": x[None] for name, x in zip("hc", states, strict=False)},
     }
 
 
@@ -94,4 +99,4 @@ def computed(
     """
     count = 3 if call.kernel == "lstm" else 2
     H_all, *ends = run(call.kernel, operands(xp, *arrays) | call.attributes, count)
-    return H_all[:, :, 0], [x[:, 0] for x in ends]
+    return xp.swapaxes(H_all[:, 0], 0, 1), [x[0] for x in ends]

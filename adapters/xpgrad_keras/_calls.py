@@ -56,7 +56,8 @@ class Call(NamedTuple):
     kernel : str
         The kernel's name.
     attributes : dict of str to object
-        Its attributes; the batch is the first axis, and weights are laid out as Keras has them.
+        Its attributes. Weights are laid out as Keras has them; steps are the first axis, because a kernel
+        keeps several times as much for its gradient as it takes, step by step.
     all_steps : bool
         Whether the caller reads the outputs of all steps.
     """
@@ -126,7 +127,6 @@ def call_of(kernel: str, layer: Any) -> Call:
         "activation_alpha": [number for function in found for number in function.alpha] or None,
         "activation_beta": [number for function in found for number in function.beta] or None,
         "direction": "reverse" if layer.go_backwards else "forward",
-        "layout": 1,
         "gate_order": _GATE_ORDERS[kernel],
         "input_major": True,
     }

@@ -64,8 +64,8 @@ class _Recurrence:
             for end in ends:
                 end.set_shape((N, H))
             if self.call.all_steps:
-                H_all.set_shape((N, T, 1, H))
-            first = tf.squeeze(H_all, axis=2) if self.call.all_steps else ends[0]
+                H_all.set_shape((N, T, H))
+            first = H_all if self.call.all_steps else ends[0]
             return [first, *ends], lambda *cotangents: self._gradient(arrays, [H_all, *saved], cotangents)
 
         self.wanted = watched(arrays)
@@ -85,14 +85,16 @@ class _Recurrence:
         return {**self.call.attributes, "rows_of": rows}
 
     def _forward(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return H_all, or its rows, the last states, and what else the gradient takes."""
+        """Return H_all (N, T, H) or as the kernel keeps it, last states, and what else the gradient takes."""
         kernel, (X, *_) = self.call.kernel, arrays
 
         def compute(*arrays: np.ndarray) -> list[np.ndarray]:
             options = self._options() | ({"keep_products": True} if kernel == "gru" else {})
             H_all, *more = run_foreign(getattr(xpgrad, kernel), **self._operands(arrays), **options)
             ends, kept = more[: self.states], more[self.states :]
-            return [H_all, *(x[:, 0] for x in ends), *kept]
+            if self.call.all_steps:
+                H_all = H_all[:, 0].swapaxes(0, 1)
+            return [H_all, *(x[0] for x in ends), *kept]
 
         count = 1 + self.states + len(_SAVED[kernel])
         return tf.numpy_function(compute, [*arrays, *self.lengths], [X.dtype] * count, stateful=False)
@@ -123,10 +125,10 @@ class _Recurrence:
         first, *ends = rest[: 1 + self.states]
         by_name: dict[str, Any] = dict(zip(("H_all", *_SAVED[kernel]), kept, strict=True))
         if self.call.all_steps:
-            by_name["grad_H_all"] = first[:, :, None]
+            by_name["H_all"], by_name["grad_H_all"] = (x.swapaxes(0, 1)[:, None] for x in (kept[0], first))
         else:
             ends[0] = ends[0] + first
-        by_name |= {f"grad_{n}_t": x[:, None] for n, x in zip("HC", ends, strict=False)}
+        by_name |= {f"grad_{n}_t": x[None] for n, x in zip("HC", ends, strict=False)}
         found = self._operands([*given[:count], *rest[1 + self.states :]])
         graded = ["X", *(_OPERANDS[name] for name in self.names), "initial_h", "initial_c"]
         wrt = [graded[k] for k in self.wanted]
@@ -138,9 +140,7 @@ class _Recurrence:
         """Return a kernel's gradient in the form of Keras' tensor."""
         if name == "B":  # the input's alone, where Keras has one
             return grad[0, : bias.size].reshape(bias.shape)
-        if name in ("W", "R"):
-            return grad[0]
-        return grad if name == "X" else grad[:, 0]
+        return grad.swapaxes(0, 1) if name == "X" else grad[0]
 
 
 def _refuse_second(*cotangents: Any) -> Any:
