@@ -35,7 +35,7 @@ from xpgrad.engine.numpy_engine import loop_integers
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import compiled_share
 from xpgrad.engine.programs.entry_points import compiled_executor
-from xpgrad.lstm import _lstm_step, _lstm_step_pullback, _PullbackOperands, _StepOperands
+from xpgrad.lstm import _lstm_step, _lstm_step_pullback, _LSTMPullbackOperands, _StepOperands
 from xpgrad_bench.implementations.pytorch import product_rate
 
 MARK = "loops"
@@ -74,7 +74,7 @@ def backward(engine, steps, rows, N, H):
     """The product and the formula of a backward step."""
     dz, dh, dc, c = numbers(rows, 4 * H), numbers(N, H), numbers(N, H), numbers(rows, H)
     none, carried = Operand(None), Operand(dc, 1, "first")
-    inputs = _PullbackOperands(
+    inputs = _LSTMPullbackOperands(
         Operand(numbers(rows, H)), Operand(dh, 1, "first"), none, carried,
         Operand(numbers(rows, 4 * H), 4, "now", ORDER), Operand(c), none, Operand(c, 1, "before"),
         Operand(None, 4), Operand(None, 4), Operand(None, 3),

@@ -18,7 +18,7 @@ import xpgrad
 from activation_cases import WITH_OPERANDS
 from xpgrad.__main__ import main
 from xpgrad._cases.activations import ACTIVATIONS
-from xpgrad._cases.case import Case, Kernel, Oracle
+from xpgrad._cases.case import Case, KernelCases, Oracle
 from xpgrad._cases.cell_operators import CELL_OPERATORS
 from xpgrad._cases.kernels import KERNELS
 from xpgrad.cli import check
@@ -59,7 +59,7 @@ def _answer(kernel: str, oracle: Oracle, case: Case) -> Any:
     return _answers[key]
 
 
-def remembering(kernel: Kernel) -> Kernel:
+def remembering(kernel: KernelCases) -> KernelCases:
     """The kernel with oracles that compute each case once: many tests here ask them for the same ones."""
     oracles = [o._replace(compute=functools.partial(_answer, kernel.name, o)) for o in kernel.oracles]
     return kernel._replace(oracles=oracles)
@@ -171,7 +171,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "WRONG" not in out
 
 
-def some_kernels(monkeypatch: pytest.MonkeyPatch) -> list[check.Kernel]:
+def some_kernels(monkeypatch: pytest.MonkeyPatch) -> list[check.KernelCases]:
     some = [k for k in check.KERNELS if k.name in ("rnn_cell", "softmax")]
     monkeypatch.setattr(check, "KERNELS", some)
     monkeypatch.setattr(check, "BACKENDS", NAMESPACES)
@@ -354,7 +354,7 @@ def test_a_wrong_convolution_is_named(
 
 
 @pytest.mark.parametrize("kernel", [k for k in check.KERNELS if k.name in CONVOLUTIONS], ids=lambda k: k.name)
-def test_every_method_has_an_option(kernel: check.Kernel) -> None:
+def test_every_method_has_an_option(kernel: check.KernelCases) -> None:
     from xpgrad._conv.choice import METHODS
 
     named = {make().attributes.get("method") for make in kernel.options.values()}
@@ -490,7 +490,7 @@ def test_progress_does_not_reach_standard_output(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("kernel", check.KERNELS, ids=lambda kernel: kernel.name)
-def test_the_options_cover_the_contract(kernel: check.Kernel) -> None:
+def test_the_options_cover_the_contract(kernel: check.KernelCases) -> None:
     """Each attribute that the kernels take is set by an option."""
     from inspect import signature
 

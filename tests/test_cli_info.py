@@ -10,7 +10,7 @@ import pytest
 
 from xpgrad.__main__ import main
 from xpgrad.cli import info, options
-from xpgrad.cli.info import CPU, Hint, Pool, Report
+from xpgrad.cli.info import CPU, Hint, InfoReport, Pool
 
 FLAGS = "avx avx2 fma avx512f avx512dq avx512bw avx512vl"
 CPUINFO = f"processor\t: 0\nmodel name\t: Some CPU @ 2 GHz \nflags\t\t: fpu {FLAGS}\n\nprocessor\t: 1\n"
@@ -21,7 +21,7 @@ OPENMP = Pool("openmp", "libgomp", "/lib/libgomp.so.1", 2, None)
 
 
 def report(**changes):
-    good = Report(
+    good = InfoReport(
         versions=EVERYTHING,
         engines={},
         products={},
@@ -37,7 +37,7 @@ def without(package):
     return {name: version for name, version in EVERYTHING.items() if name != package}
 
 
-def only_hint(given: Report) -> Hint:
+def only_hint(given: InfoReport) -> Hint:
     (hint,) = info.hints(given)
     return hint
 

@@ -40,7 +40,7 @@ def nothing_came_before(monkeypatch):
 def repeats(monkeypatch):
     """How many calls were repeated; how many others looked at their tensors one by one is `looks`."""
     counts = {"ready": 0, "looks": 0}
-    ready, look = _programs.CallCache.ready, _programs.Programs._look
+    ready, look = _programs.TensorCallCache.ready, _programs.Programs._look
 
     def counted_ready(*arguments):
         found = ready(*arguments)
@@ -51,7 +51,7 @@ def repeats(monkeypatch):
         counts["looks"] += 1
         return look(*arguments)
 
-    monkeypatch.setattr(_programs.CallCache, "ready", counted_ready)
+    monkeypatch.setattr(_programs.TensorCallCache, "ready", counted_ready)
     monkeypatch.setattr(_programs.Programs, "_look", counted_look)
     return counts
 

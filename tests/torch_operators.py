@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from xpgrad_torch import activations, convolution, functional, losses
-from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._units import KERNELS
 
 T, N, I, H = 3, 2, 2, 3
@@ -166,7 +166,7 @@ OPERATORS = {
 }
 
 
-def _declared(kernel: Kernel) -> Operator:
+def _declared(kernel: TorchKernel) -> Operator:
     """A recurrent operator by its declaration; a width that may be several is 1."""
     shapes = {name: kernel.shapes[name].replace("?", "1") for name in kernel.operands}
     both = "sequence_lens" in shapes
@@ -187,7 +187,7 @@ OPERATORS |= {
     **{
         kernel.name: Operator(getattr(functional, kernel.name), kernel, {"X": "N C", kernel.operands[1]: "C"})
         for kernel in vars(activations).values()
-        if isinstance(kernel, Kernel) and len(kernel.operands) == 2
+        if isinstance(kernel, TorchKernel) and len(kernel.operands) == 2
     },
     "cross_entropy": Operator(
         functional.cross_entropy,
@@ -216,7 +216,7 @@ OPERATORS |= {
 _GIVEN = {"softmax": {"axis": 1}, "log_softmax": {"axis": 0}, "thresholded_relu": {"alpha": 0.1}}
 
 
-def _activation(kernel: Kernel) -> Operator:
+def _activation(kernel: TorchKernel) -> Operator:
     given = _GIVEN.get(kernel.name, {})
     return Operator(lambda X: activations.run(kernel, X, given), kernel, {"X": "N C"}, {}, given)
 
@@ -225,6 +225,6 @@ def _activation(kernel: Kernel) -> Operator:
 ACTIVATIONS = {
     kernel.name: _activation(kernel)
     for kernel in vars(activations).values()
-    if isinstance(kernel, Kernel) and kernel.operands == ("X",)
+    if isinstance(kernel, TorchKernel) and kernel.operands == ("X",)
 }
 EVERY_KERNEL = OPERATORS | ACTIVATIONS

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from xpgrad._operators.for_adapters import Mapped, MappedCall
-from xpgrad_jax._kernel import Attributes, Kernel
+from xpgrad_jax._kernel import Attributes, JaxKernel
 
 Arrays = Mapping[str, Any]
 
 
 def map_forward(
-    kernel: Kernel,
+    kernel: JaxKernel,
     run: Callable[[Arrays, Attributes], Sequence[Any]],
     arrays: Arrays,
     dims: Mapping[str, int | None],
@@ -32,7 +32,7 @@ def map_forward(
 
 
 def map_gradient(
-    kernel: Kernel,
+    kernel: JaxKernel,
     run: Callable[[Arrays, Attributes, bool], Sequence[Any]],
     arrays: Arrays,
     dims: Mapping[str, int | None],

@@ -39,7 +39,7 @@ AS_SAVED = "as_saved"
 """A gradient's attribute: its saved arrays are a caller's own, and a function of nothing else."""
 
 
-class Kernel(KernelDescription):
+class JaxKernel(KernelDescription):
     """A kernel and its gradient, as JAX's primitives see them; see `KernelDescription`."""
 
     def __init__(self, name: str, **described: Any) -> None:

@@ -20,7 +20,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xpgrad._operators.kernel_description import OPEN
-from xpgrad_jax._kernel import Attributes, Kernel
+from xpgrad_jax._kernel import Attributes, JaxKernel
 
 Labels = tuple[str | None, ...]
 """The axes of an array: those with a label may be split, alike in all arrays; None is for others."""
@@ -38,7 +38,7 @@ class Axes(NamedTuple):
 
 
 def axes_of_call(
-    kernel: Kernel,
+    kernel: JaxKernel,
     attributes: Attributes,
     operands: Sequence[tuple[str, Shape]],
     results: Sequence[tuple[str, Shape]],
@@ -48,7 +48,7 @@ def axes_of_call(
 
     Parameters
     ----------
-    kernel : Kernel
+    kernel : JaxKernel
         What is called.
     attributes : Attributes
         Those of the call.
@@ -92,7 +92,7 @@ def shapes_of_results(axes: Axes, parts: Sequence[Shape], whole: Sequence[Shape]
     ]
 
 
-def _labels(kernel: Kernel, name: str, shape: Shape, leader: Shape, attributes: Attributes) -> Labels:
+def _labels(kernel: JaxKernel, name: str, shape: Shape, leader: Shape, attributes: Attributes) -> Labels:
     """The labels of an array's axes; one without an entry is broadcast to the leading operand's shape."""
     if name not in kernel.shapes:
         own = _labels(kernel, "X", leader, leader, attributes)

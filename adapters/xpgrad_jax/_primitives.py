@@ -26,7 +26,7 @@ from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi, _partitioning
 from xpgrad_jax._batching import map_forward, map_gradient
 from xpgrad_jax._inline import foreign_machine, inlining
-from xpgrad_jax._kernel import Attributes, Kernel
+from xpgrad_jax._kernel import Attributes, JaxKernel
 from xpgrad_jax._partitioning import varying
 
 Names = tuple[str, ...]
@@ -64,14 +64,14 @@ def _alike(arrays: Iterable[Any]) -> list[Any]:
     ]
 
 
-def forward(kernel: Kernel, arrays: Mapping[str, Any], attributes: Attributes) -> list[Any]:
+def forward(kernel: JaxKernel, arrays: Mapping[str, Any], attributes: Attributes) -> list[Any]:
     """All outputs of a kernel."""
     given = _alike(arrays.values())
     return forward_p.bind(*given, kernel=kernel, present=tuple(arrays), attributes=attributes)
 
 
 def gradient(
-    kernel: Kernel, arrays: Mapping[str, Any], wrt: Names, attributes: Attributes, per_sample: bool = False
+    kernel: JaxKernel, arrays: Mapping[str, Any], wrt: Names, attributes: Attributes, per_sample: bool = False
 ) -> list[Any]:
     """A kernel's gradients in the order of `wrt`, from operands, saved outputs and cotangents by name."""
     return gradient_p.bind(
@@ -83,18 +83,18 @@ def gradient(
 # --- JAX's own operations
 
 
-def _plain_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attributes) -> list[Any]:
+def _plain_forward(*arrays: Any, kernel: JaxKernel, present: Names, attributes: Attributes) -> list[Any]:
     return list(kernel.plain_forward(dict(zip(present, arrays, strict=True)), attributes))
 
 
 def _plain_gradient(
-    *arrays: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
+    *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
 ) -> list[Any]:
     return list(kernel.plain_gradient(dict(zip(present, arrays, strict=True)), wrt, attributes, per_sample))
 
 
 def _plain_tangent(
-    *arrays: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes
+    *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes
 ) -> list[Any]:
     """Of operands, saved outputs and tangents: the operands alone tell all."""
     if attributes.get("peephole", "full") != "full":
@@ -172,7 +172,7 @@ def _as_program_takes(x: Any) -> Any:
     return jnp.stack([low, jnp.zeros_like(low)], axis=-1)
 
 
-def _cpu_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attributes) -> list[Any]:
+def _cpu_forward(*arrays: Any, kernel: JaxKernel, present: Names, attributes: Attributes) -> list[Any]:
     if _is_open(arrays):
         return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
     results = _shapes_of(_plain_forward, arrays, kernel=kernel, present=present, attributes=attributes)
@@ -186,7 +186,7 @@ def _cpu_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attri
 
 
 def _cpu_gradient(
-    *arrays: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
+    *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
 ) -> list[Any]:
     again = functools.partial(
         _plain_gradient, kernel=kernel, present=present, wrt=wrt, attributes=attributes, per_sample=per_sample
@@ -206,7 +206,7 @@ def _cpu_gradient(
     return [by_name[name] for name in wrt]
 
 
-def _ordered(kernel: Kernel, wrt: Names, values: Sequence[Any]) -> list[Any]:
+def _ordered(kernel: JaxKernel, wrt: Names, values: Sequence[Any]) -> list[Any]:
     """Values that belong to `wrt` in the order in which the gradient returns them."""
     by_name = dict(zip(wrt, values, strict=True))
     return [by_name[name] for name in kernel.graded if name in by_name]
@@ -275,7 +275,7 @@ Way = Callable[..., list[Any]]
 
 
 def _abstract_tangent(
-    *avals: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes
+    *avals: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes
 ) -> list[Any]:
     """A tangent has its output's form. Reverse mode asks for no more, so a form is never refused."""
     return [y.to_tangent_aval() for y in _abstract(forward_p, _plain_forward)(
@@ -308,7 +308,7 @@ def _lowering(primitive: Primitive, way: Way) -> Callable[..., Any]:
 
 
 def _axes(
-    primitive: Primitive, arrays: Sequence[Any], results: Sequence[Any], *, kernel: Kernel, present: Names,
+    primitive: Primitive, arrays: Sequence[Any], results: Sequence[Any], *, kernel: JaxKernel, present: Names,
     attributes: Attributes, wrt: Names = (), per_sample: bool = False,
 ) -> _partitioning.Axes | None:  # fmt: skip
     """The axes of a primitive's operands and results."""
@@ -331,7 +331,12 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _forward_jvp(
-    arrays: Sequence[Any], tangents: Sequence[Any], *, kernel: Kernel, present: Names, attributes: Attributes
+    arrays: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    kernel: JaxKernel,
+    present: Names,
+    attributes: Attributes,
 ) -> tuple[list[Any], list[Any]]:
     outputs = forward_p.bind(*arrays, kernel=kernel, present=present, attributes=attributes)
     moving = {name: t for name, t in zip(present, tangents, strict=True) if not _is_zero(t)}
@@ -346,7 +351,7 @@ def _forward_jvp(
 def _tangent_transpose(
     cotangents: Sequence[Any],
     *arrays: Any,
-    kernel: Kernel,
+    kernel: JaxKernel,
     present: Names,
     wrt: Names,
     attributes: Attributes,
@@ -382,7 +387,7 @@ def _tangent_transpose(
 
 
 def _forward_transpose(
-    cotangents: Sequence[Any], *arrays: Any, kernel: Kernel, present: Names, attributes: Attributes
+    cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, attributes: Attributes
 ) -> list[Any]:
     """Of a sum of products, which is linear in one factor: the gradient by that."""
     wrt = tuple(name for name, x in zip(present, arrays, strict=True) if ad.is_undefined_primal(x))
@@ -401,7 +406,7 @@ def _known(x: Any) -> Any:
     return jnp.zeros(x.aval.shape, x.aval.dtype) if ad.is_undefined_primal(x) else x
 
 
-def _check_linear(kernel: Kernel, wrt: Names, present: Names) -> None:
+def _check_linear(kernel: JaxKernel, wrt: Names, present: Names) -> None:
     """Whether a kernel is linear in these operands together, while the others are fixed."""
     asked = ", ".join(wrt)
     if not kernel.factors:
@@ -419,7 +424,7 @@ def _check_linear(kernel: Kernel, wrt: Names, present: Names) -> None:
 
 
 def _gradient_transpose(
-    cotangents: Sequence[Any], *arrays: Any, kernel: Kernel, present: Names, wrt: Names, **params: Any
+    cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, **params: Any
 ) -> list[Any]:
     """By the gradient's own cotangents, in which it is linear: the tangents, by JAX's own operations."""
     asked = [k for k, x in enumerate(arrays) if ad.is_undefined_primal(x)]
@@ -471,7 +476,7 @@ ad.primitive_transposes[tangent_p] = _tangent_transpose
 
 
 def _forward_batch(
-    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: Kernel, present: Names, attributes: Attributes
+    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: JaxKernel, present: Names, attributes: Attributes
 ) -> tuple[list[Any], list[Any]]:
     if kernel.reduces(attributes):
         params = {"kernel": kernel, "present": present, "attributes": attributes}
@@ -485,7 +490,7 @@ def _forward_batch(
 
 
 def _gradient_batch(
-    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: Kernel, present: Names, wrt: Names,
+    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: JaxKernel, present: Names, wrt: Names,
     attributes: Attributes, per_sample: bool,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
     if kernel.reduces(attributes):

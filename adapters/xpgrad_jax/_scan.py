@@ -118,7 +118,7 @@ class _ScanColumns:
         return self.rows.read(first, count)[:, self._start : self._stop]
 
 
-class _Access:
+class _ScanAccess:
     """How the steps of a loop touch a buffer.
 
     Attributes
@@ -139,12 +139,12 @@ class _Access:
             self.reads.append(at)
 
 
-def _accesses(stages: Sequence[Elementwise | Product]) -> list[_Access]:
-    found: dict[int, _Access] = {}
+def _accesses(stages: Sequence[Elementwise | Product]) -> list[_ScanAccess]:
+    found: dict[int, _ScanAccess] = {}
 
-    def access(rows: Any) -> _Access:
+    def access(rows: Any) -> _ScanAccess:
         under = rows.rows if isinstance(rows, _ScanColumns) else rows
-        return found.setdefault(id(under), _Access(under))
+        return found.setdefault(id(under), _ScanAccess(under))
 
     for stage in stages:
         if isinstance(stage, Product):
@@ -165,7 +165,7 @@ def _first_rows(at: str, steps: np.ndarray) -> np.ndarray:
     return steps[:, getattr(_SPAN, at)] if at in Span._fields else np.zeros(len(steps), dtype=np.int64)
 
 
-def _are_alike(steps: np.ndarray, accesses: Sequence[_Access]) -> bool:
+def _are_alike(steps: np.ndarray, accesses: Sequence[_ScanAccess]) -> bool:
     """Whether all steps have equal row counts and strides, and read written rows of the step before only."""
     count = steps[0, _SPAN.rows]
     if not count or (steps[:, _SPAN.rows] != count).any():
@@ -193,7 +193,7 @@ class _ScanLoop:
     other rows come as slices, one a step, and what is written to rows of a step's own goes out stacked.
     """
 
-    def __init__(self, accesses: Sequence[_Access], steps: np.ndarray) -> None:
+    def __init__(self, accesses: Sequence[_ScanAccess], steps: np.ndarray) -> None:
         self._steps, self._count = steps, int(steps[0, _SPAN.rows])
         # which row is read, and which is for the next step
         self._carried: list[tuple[_ScanRows, int, int]] = []

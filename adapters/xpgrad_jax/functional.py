@@ -25,7 +25,7 @@ from xpgrad._operators.recurrent_docs import Words, recurrent_docstring
 from xpgrad._operators.resets import check_with_resets, has_resets, with_resets
 from xpgrad._operators.units import UNITS
 from xpgrad._operators.words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
-from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
+from xpgrad_jax._kernel import AS_SAVED, Attributes, JaxKernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
 __all__ = [
@@ -75,12 +75,12 @@ _ORDERED = ("lstm", "gru", "rnn")
 """Frameworks have these with the gates in another order, or their weights by inputs."""
 
 
-def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+def apply(kernel: JaxKernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     """The kernel's outputs that callers see.
 
     Parameters
     ----------
-    kernel : Kernel
+    kernel : JaxKernel
         What to run.
     operands : sequence of array or None
         In its order; None for those left out.
@@ -125,14 +125,16 @@ def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int) -> Any:
 
 # --- the core's own functions under a trace
 
-_KERNELS = {name: Kernel(name, ordered=name in _ORDERED) for unit in UNITS.values() for name in unit.kernels}
-_of_cells: dict[xpgrad.Cell, Kernel] = {}
+_KERNELS = {
+    name: JaxKernel(name, ordered=name in _ORDERED) for unit in UNITS.values() for name in unit.kernels
+}
+_of_cells: dict[xpgrad.Cell, JaxKernel] = {}
 
 
-def _kernel_of(cell: xpgrad.Cell) -> Kernel:
+def _kernel_of(cell: xpgrad.Cell) -> JaxKernel:
     """The kernel of a user's own cell, made when it is first used here."""
     if cell not in _of_cells:
-        _of_cells[cell] = Kernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
+        _of_cells[cell] = JaxKernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
     return _of_cells[cell]
 
 
@@ -172,7 +174,7 @@ def traced_call(
 # --- functions whose arguments are those of xpgrad's, without `out`, and those of the gradient alone
 
 
-def _public(kernel: Kernel, function: Callable[_P, _Result], text: str) -> Callable[_P, _Result]:
+def _public(kernel: JaxKernel, function: Callable[_P, _Result], text: str) -> Callable[_P, _Result]:
     """A function with its docstring; where arguments do not fit, the error names the kernel."""
 
     @functools.wraps(function)
@@ -190,7 +192,7 @@ def _public(kernel: Kernel, function: Callable[_P, _Result], text: str) -> Calla
     return call
 
 
-def _run(kernel: Kernel, given: dict[str, Any], returned: int) -> Any:
+def _run(kernel: JaxKernel, given: dict[str, Any], returned: int) -> Any:
     """So many of the kernel's outputs, for the arguments of its function. They are taken apart."""
     if "sequence_lens" in given:
         lengths = given["sequence_lens"], given["X"], given.get("layout", 0), given.pop("reset", None)
@@ -509,7 +511,7 @@ See Also
 --------
 xpgrad.{name} : The equation and its source.
 """
-_WHOLE: dict[str, Kernel] = {}
+_WHOLE: dict[str, JaxKernel] = {}
 """Kernels of one result on whole arrays."""
 
 
@@ -520,7 +522,7 @@ def _whole(returns: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Resu
         name, parameters = function.__name__, ", ".join(inspect.signature(function).parameters)
         text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
         # relu's slope is told by its output, which JAX keeps for the next operator
-        kernel = _WHOLE[name] = Kernel(name, replaced={"X": "Y"} if name == "relu" else {})
+        kernel = _WHOLE[name] = JaxKernel(name, replaced={"X": "Y"} if name == "relu" else {})
         return _public(kernel, function, text)
 
     return decorate

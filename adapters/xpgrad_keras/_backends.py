@@ -8,14 +8,14 @@ from typing import Any
 
 import keras
 
-from xpgrad_keras._calls import Call
+from xpgrad_keras._calls import LayerCall
 
-__all__ = ["Backend", "backend", "computed", "operands"]
+__all__ = ["KerasBackend", "backend", "computed", "operands"]
 
 _MODULES = {"jax": "_jax", "numpy": "_numpy", "tensorflow": "_tensorflow", "torch": "_torch"}
 
 
-class Backend:
+class KerasBackend:
     """A backend without kernels, and what the others have in common."""
 
     supports_jit = True
@@ -34,7 +34,7 @@ class Backend:
         return yes() if condition else no()
 
     def run(
-        self, call: Call, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+        self, call: LayerCall, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
     ) -> tuple[Any, list[Any]]:
         """Return the outputs at all steps (N, T, H), and the last states (N, H).
 
@@ -42,7 +42,7 @@ class Backend:
 
         Parameters
         ----------
-        call : Call
+        call : LayerCall
             What to compute.
         X : tensor
             The input (N, T, I).
@@ -56,11 +56,11 @@ class Backend:
         raise NotImplementedError
 
 
-def backend() -> Backend:
+def backend() -> KerasBackend:
     """Return the backend that Keras runs on in this process."""
     module = _MODULES.get(keras.backend.backend())
     if module is None:
-        return Backend()
+        return KerasBackend()
     return importlib.import_module(f"xpgrad_keras.{module}").BACKEND
 
 
@@ -90,9 +90,9 @@ def _both_biases(xp: Any, bias: Any) -> Any:
 
 
 def computed(
-    run: Callable[[str, dict[str, Any], int], Sequence[Any]], xp: Any, call: Call, *arrays: Any
+    run: Callable[[str, dict[str, Any], int], Sequence[Any]], xp: Any, call: LayerCall, *arrays: Any
 ) -> tuple[Any, list[Any]]:
-    """Return what `Backend.run` returns.
+    """Return what `KerasBackend.run` returns.
 
     `run` takes the kernel's name, its arguments, and how many of its results are wanted. xp is the namespace
     of the arrays.

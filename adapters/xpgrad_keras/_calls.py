@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-__all__ = ["Call", "call_of", "why_not"]
+__all__ = ["LayerCall", "call_of", "why_not"]
 
 KERNELS = {keras.layers.LSTM: "lstm", keras.layers.GRU: "gru", keras.layers.SimpleRNN: "rnn"}
 """The kernel that computes a layer; layers of subclasses too, as long as they keep the cell."""
@@ -15,7 +15,7 @@ _GATE_ORDERS = {"lstm": (0, 3, 1, 2), "gru": (0, 1, 2), "rnn": (0,)}
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-class _Activation(NamedTuple):
+class _NamedActivation(NamedTuple):
     """ONNX's function for one of Keras', with the parameters that it has."""
 
     name: str
@@ -23,19 +23,19 @@ class _Activation(NamedTuple):
     beta: tuple[float, ...] = ()
 
 
-def _activations() -> dict[Callable[..., Any], _Activation]:
+def _activations() -> dict[Callable[..., Any], _NamedActivation]:
     """Return ONNX's functions by Keras', from `keras.activations` and from `keras.ops`."""
     by_name = {
-        "elu": _Activation("Elu", (1.0,)),
-        "hard_sigmoid": _Activation("HardSigmoid", (1 / 6,), (0.5,)),
-        "leaky_relu": _Activation("LeakyRelu", (0.2,)),
-        "linear": _Activation("Affine", (1.0,), (0.0,)),
-        "relu": _Activation("Relu"),
-        "sigmoid": _Activation("Sigmoid"),
-        "softplus": _Activation("Softplus"),
-        "softsign": _Activation("Softsign"),
-        "sparse_sigmoid": _Activation("HardSigmoid", (0.5,), (0.5,)),
-        "tanh": _Activation("Tanh"),
+        "elu": _NamedActivation("Elu", (1.0,)),
+        "hard_sigmoid": _NamedActivation("HardSigmoid", (1 / 6,), (0.5,)),
+        "leaky_relu": _NamedActivation("LeakyRelu", (0.2,)),
+        "linear": _NamedActivation("Affine", (1.0,), (0.0,)),
+        "relu": _NamedActivation("Relu"),
+        "sigmoid": _NamedActivation("Sigmoid"),
+        "softplus": _NamedActivation("Softplus"),
+        "softsign": _NamedActivation("Softsign"),
+        "sparse_sigmoid": _NamedActivation("HardSigmoid", (0.5,), (0.5,)),
+        "tanh": _NamedActivation("Tanh"),
     }
     return {
         getattr(module, name): onnx
@@ -48,7 +48,7 @@ def _activations() -> dict[Callable[..., Any], _Activation]:
 _ONNX = _activations()
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """Everything about a call that is no array.
 
     Parameters
@@ -76,7 +76,7 @@ def _functions(kernel: str, cell: Any) -> Sequence[Any]:
     return (cell.activation,)
 
 
-def _known(function: Any) -> _Activation | None:
+def _known(function: Any) -> _NamedActivation | None:
     try:
         return _ONNX.get(function)
     except TypeError:  # a callable that has no hash
@@ -119,7 +119,7 @@ def why_not(kernel: str, layer: Any, mask: Any, training: Any) -> str | None:
     return None
 
 
-def call_of(kernel: str, layer: Any) -> Call:
+def call_of(kernel: str, layer: Any) -> LayerCall:
     """Return the call of a layer that a kernel computes."""
     found = [_ONNX[function] for function in _functions(kernel, layer.cell)]
     attributes: dict[str, Any] = {
@@ -132,4 +132,4 @@ def call_of(kernel: str, layer: Any) -> Call:
     }
     if kernel == "gru":
         attributes["linear_before_reset"] = int(layer.cell.reset_after)
-    return Call(kernel, attributes, bool(layer.return_sequences))
+    return LayerCall(kernel, attributes, bool(layer.return_sequences))

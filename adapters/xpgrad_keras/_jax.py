@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from xpgrad_jax import functional
-from xpgrad_keras._backends import Backend, computed
-from xpgrad_keras._calls import Call
+from xpgrad_keras._backends import KerasBackend, computed
+from xpgrad_keras._calls import LayerCall
 
 __all__ = ["BACKEND"]
 
 
-class _JAX(Backend):
+class _JAX(KerasBackend):
     starts_at_state = True
     where = staticmethod(jnp.where)
 
@@ -25,7 +25,7 @@ class _JAX(Backend):
             return jax.lax.cond(condition, yes, no)
         return super().choose(condition, yes, no)
 
-    def run(self, call: Call, *arrays: Any) -> tuple[Any, list[Any]]:
+    def run(self, call: LayerCall, *arrays: Any) -> tuple[Any, list[Any]]:
         return computed(functional.run_recurrent, jnp, call, *arrays)
 
 

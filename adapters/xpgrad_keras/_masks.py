@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from xpgrad_keras._backends import Backend
+from xpgrad_keras._backends import KerasBackend
 
 __all__ = ["Kept", "kept_steps"]
 
@@ -26,7 +26,7 @@ class Kept(NamedTuple):
         How many are kept of each sequence (N,).
     is_prefix : tensor
         Whether all of them are in front already: a boolean, perhaps one that is not known yet.
-    backend : Backend
+    backend : KerasBackend
         What chooses and takes.
     """
 
@@ -34,7 +34,7 @@ class Kept(NamedTuple):
     counts: Any
     lengths: Any
     is_prefix: Any
-    backend: Backend
+    backend: KerasBackend
 
     def in_front(self, X: Any) -> Any:
         """Return X (N, T, I) with the kept steps in front."""
@@ -84,7 +84,7 @@ class Kept(NamedTuple):
         return self.backend.choose(self.is_prefix, in_place, moved)
 
 
-def kept_steps(mask: Any, backend: Backend) -> Kept:
+def kept_steps(mask: Any, backend: KerasBackend) -> Kept:
     """Return what a mask (N, T) keeps."""
     mask = ops.cast(mask, "bool")
     ones = ops.cast(mask, "int32")

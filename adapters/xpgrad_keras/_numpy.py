@@ -7,13 +7,13 @@ import numpy as np
 
 import xpgrad
 from xpgrad._calls.operation import run_foreign
-from xpgrad_keras._backends import Backend, computed
-from xpgrad_keras._calls import Call
+from xpgrad_keras._backends import KerasBackend, computed
+from xpgrad_keras._calls import LayerCall
 
 __all__ = ["BACKEND"]
 
 
-class _NumPy(Backend):
+class _NumPy(KerasBackend):
     starts_at_state = True
     where = staticmethod(np.where)
 
@@ -21,7 +21,7 @@ class _NumPy(Backend):
         return True
 
     def run(
-        self, call: Call, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+        self, call: LayerCall, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
     ) -> tuple[Any, list[Any]]:
         dtype = X.dtype
         if dtype.kind == "f":

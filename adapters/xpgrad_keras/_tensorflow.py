@@ -9,8 +9,8 @@ import tensorflow as tf
 import xpgrad
 from xpgrad._calls.operation import run_foreign
 from xpgrad._operators.axes import gradient_name
-from xpgrad_keras._backends import Backend, operands
-from xpgrad_keras._calls import Call
+from xpgrad_keras._backends import KerasBackend, operands
+from xpgrad_keras._calls import LayerCall
 from xpgrad_keras._private import watched
 
 __all__ = ["BACKEND"]
@@ -20,7 +20,7 @@ _OPERANDS = {"kernel": "W", "recurrent_kernel": "R", "bias": "B"}
 _SAVED = {"lstm": ("C_all", "iofc"), "gru": ("zrh", "products"), "rnn": ()}
 
 
-class _TensorFlow(Backend):
+class _TensorFlow(KerasBackend):
     supports_jit = False
     where = staticmethod(tf.where)
 
@@ -33,7 +33,7 @@ class _TensorFlow(Backend):
         return tf.cond(condition, yes, no)
 
     def run(
-        self, call: Call, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+        self, call: LayerCall, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
     ) -> tuple[Any, list[Any]]:
         _refuse_xla()
         # NumPy has no bfloat16 of its own, and sums of float16 are kept in float32
@@ -47,7 +47,7 @@ class _TensorFlow(Backend):
 class _Recurrence:
     """A kernel and its gradient as functions of tensors: X, weights by their names, states."""
 
-    def __init__(self, call: Call, names: Sequence[str], states: int, lengths: Any) -> None:
+    def __init__(self, call: LayerCall, names: Sequence[str], states: int, lengths: Any) -> None:
         self.call, self.names, self.states = call, names, states
         self.lengths = [] if lengths is None else [lengths]
         self.wanted: Sequence[int] = ()

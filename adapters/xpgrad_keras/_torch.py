@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xpgrad_keras._backends import Backend, computed
-from xpgrad_keras._calls import Call
+from xpgrad_keras._backends import KerasBackend, computed
+from xpgrad_keras._calls import LayerCall
 from xpgrad_torch import functional
 
 __all__ = ["BACKEND"]
 
 
-class _Torch(Backend):
+class _Torch(KerasBackend):
     where = staticmethod(torch.where)
 
     def takes(self, X: Any, mask: Any) -> bool:
@@ -23,7 +23,7 @@ class _Torch(Backend):
         # a compiler takes no branches that depend on data; `no` is right for every mask
         return no() if torch.compiler.is_compiling() else super().choose(condition, yes, no)
 
-    def run(self, call: Call, *arrays: Any) -> tuple[Tensor, list[Tensor]]:
+    def run(self, call: LayerCall, *arrays: Any) -> tuple[Tensor, list[Tensor]]:
         return computed(functional.run_recurrent, torch, call, *arrays)
 
 

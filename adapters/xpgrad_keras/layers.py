@@ -19,7 +19,7 @@ _said: set[str] = set()
 """Why Keras' own loop ran: each reason is said once in a process."""
 
 
-class _Kernel:
+class _KernelLayer:
     """A layer of Keras whose loop over time is a kernel's call.
 
     Everything else is Keras': weights, configuration, files, states, masks of dropout. Where no kernel
@@ -96,7 +96,7 @@ def _say(kind: str, reason: str) -> None:
 
 
 @register_as_keras
-class LSTM(_Kernel, keras.layers.LSTM):
+class LSTM(_KernelLayer, keras.layers.LSTM):
     """Keras' LSTM on xpgrad's kernel.
 
     Arguments, weights, configuration and saved files are those of ``keras.layers.LSTM``. A file names that
@@ -115,7 +115,7 @@ class LSTM(_Kernel, keras.layers.LSTM):
 
 
 @register_as_keras
-class GRU(_Kernel, keras.layers.GRU):
+class GRU(_KernelLayer, keras.layers.GRU):
     """Keras' GRU on xpgrad's kernel.
 
     Arguments, weights, configuration and saved files are those of ``keras.layers.GRU``. A file names that
@@ -134,7 +134,7 @@ class GRU(_Kernel, keras.layers.GRU):
 
 
 @register_as_keras
-class SimpleRNN(_Kernel, keras.layers.SimpleRNN):
+class SimpleRNN(_KernelLayer, keras.layers.SimpleRNN):
     """Keras' SimpleRNN on xpgrad's kernel.
 
     Arguments, weights, configuration and saved files are those of ``keras.layers.SimpleRNN``. A file names

@@ -97,7 +97,7 @@ def _returning(inner: Graph, name: str, results: Sequence[tuple[str, str | None]
 # --- loops --------------------------------------------------------------------------------------------------
 
 
-class _Steps(NamedTuple):
+class _LoopBody(NamedTuple):
     """A Loop or a Scan: its body, and where its states and elements are."""
 
     body: onnx.GraphProto
@@ -113,13 +113,13 @@ class _Steps(NamedTuple):
     """Axes of the sequences that are scanned, and whether they run backwards."""
 
 
-def _steps(node: onnx.NodeProto) -> _Steps:
+def _steps(node: onnx.NodeProto) -> _LoopBody:
     attributes = attributes_of(node)
     body = next(subgraphs(node))
     if node.op_type == "Loop":
         states = len(node.input) - 2
         none = [0] * (len(body.output) - 1 - states)
-        return _Steps(body, states, 2, 1, (), (), none, none)
+        return _LoopBody(body, states, 2, 1, (), (), none, none)
     count = attributes["num_scan_inputs"]
     states = len(node.input) - count
     outputs = len(body.output) - states
@@ -130,7 +130,7 @@ def _steps(node: onnx.NodeProto) -> _Steps:
             ("scan_output_axes", outputs), ("scan_output_directions", outputs),
         )
     )  # fmt: skip
-    return _Steps(body, states, 0, 0, *rows)
+    return _LoopBody(body, states, 0, 0, *rows)
 
 
 @rule("Loop", "Scan")
@@ -164,7 +164,7 @@ def _loop(call: Backward) -> Grads:
     return [totals.pop(name, None) for name in names]
 
 
-def _keep_states(graph: Graph, node: onnx.NodeProto, steps: _Steps) -> list[str]:
+def _keep_states(graph: Graph, node: onnx.NodeProto, steps: _LoopBody) -> list[str]:
     """Let the node return the states before each step."""
     for k in range(len(steps.body.output) - steps.extra):
         graph.output(node, k, f"result_{k}")
@@ -183,7 +183,7 @@ def _keep_states(graph: Graph, node: onnx.NodeProto, steps: _Steps) -> list[str]
     return kept
 
 
-def _length(call: Backward, steps: _Steps, kept: list[str]) -> str:
+def _length(call: Backward, steps: _LoopBody, kept: list[str]) -> str:
     """The number of steps, a scalar."""
     sequence, axis = (kept[0], 0) if kept else (call.node.output[0], steps.axes_out[0])
     sizes = call.graph.op("Shape", sequence)
@@ -217,7 +217,7 @@ class _Back(NamedTuple):
     """The body of the loop backwards."""
 
     call: Backward
-    steps: _Steps
+    steps: _LoopBody
     kept: list[str]
     length: str
     states: list[int]

@@ -17,7 +17,7 @@ Stages = Sequence[Elementwise | Product]
 _NOW, _BEFORE = "now", "before"  # by these a step knows rows; those at "first" and "every" begin at 0
 
 
-class Rows:
+class GraphRows:
     """A row buffer: an array, and within a step the rows that the step touches."""
 
     def __init__(self, width: int, like: GraphArray, array: GraphArray | None = None) -> None:
@@ -44,10 +44,10 @@ class Rows:
         return self.array
 
 
-class Columns:
+class GraphColumns:
     """Some columns of other rows, for reading."""
 
-    def __init__(self, rows: Rows, start: int, stop: int) -> None:
+    def __init__(self, rows: GraphRows, start: int, stop: int) -> None:
         self.rows, self._start, self._stop = rows, start, stop
 
     def read(self, first: Any, count: Any) -> GraphArray:
@@ -55,16 +55,16 @@ class Columns:
         return self.rows.read(first, count)[:, self._start : self._stop]
 
 
-class _Access:
+class _GraphAccess:
     """How a step touches a buffer: the rows that it reads before it writes them, and those that it writes."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: GraphRows) -> None:
         self.rows = rows
         self.reads: list[str] = []
         self.writes: set[str] = set()
-        self.initial: Rows | None = None  # what is before the first step
+        self.initial: GraphRows | None = None  # what is before the first step
 
-    def read(self, at: str, initial: Rows) -> None:
+    def read(self, at: str, initial: GraphRows) -> None:
         """Note an operand of a stage; at the first step it is one of the rows `initial`."""
         if at not in self.writes and at not in self.reads:
             self.reads.append(at)
@@ -77,17 +77,17 @@ def run(engine: StandardEngine, first: Stages, later: Stages, steps: Any) -> Non
 
     Stages that only the first step has follow behind the loop, where it goes from the last step to the first.
     """
-    Loop(engine, _accesses(first, later), steps).append(later)
+    GraphLoop(engine, _accesses(first, later), steps).append(later)
     if len(first) > len(later):
         engine.run_step(first[len(later) :], Span(steps.timeline.batch))
 
 
-def _accesses(first: Stages, later: Stages) -> list[_Access]:
-    found: dict[int, _Access] = {}
+def _accesses(first: Stages, later: Stages) -> list[_GraphAccess]:
+    found: dict[int, _GraphAccess] = {}
 
-    def access(rows: Any) -> _Access:
+    def access(rows: Any) -> _GraphAccess:
         under = _under(rows)
-        return found.setdefault(id(under), _Access(under))
+        return found.setdefault(id(under), _GraphAccess(under))
 
     for own, stage in zip(_padded(first, later), later, strict=True):
         for other, operand in zip(_inputs(own), _inputs(stage), strict=True):
@@ -104,8 +104,8 @@ def _padded(first: Stages, later: Stages) -> Stages:
     return [*first[: len(later)], *later[len(first) :]]
 
 
-def _under(rows: Any) -> Rows:
-    return rows.rows if isinstance(rows, Columns) else rows
+def _under(rows: Any) -> GraphRows:
+    return rows.rows if isinstance(rows, GraphColumns) else rows
 
 
 def _label(at: str) -> str:
@@ -120,35 +120,35 @@ def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:
     return [Operand(stage.target, 1, "first")] if isinstance(stage, Product) else stage.outputs
 
 
-class Loop:
+class GraphLoop:
     """A loop under construction: what its steps carry, what they take as slices, and what they give.
 
     Parameters
     ----------
     engine : StandardEngine
         Evaluates a step.
-    accesses : sequence of _Access
+    accesses : sequence of _GraphAccess
         How a step touches each buffer.
     steps : UncountedSteps
         The steps.
     """
 
-    def __init__(self, engine: StandardEngine, accesses: Sequence[_Access], steps: Any) -> None:
+    def __init__(self, engine: StandardEngine, accesses: Sequence[_GraphAccess], steps: Any) -> None:
         self._engine, self._steps = engine, steps
         self._T, self._N = steps.timeline.steps, steps.timeline.batch
         self._accesses = accesses
-        self._fixed: list[tuple[Rows, Any, GraphArray]] = []
+        self._fixed: list[tuple[GraphRows, Any, GraphArray]] = []
         # the rows, by which number a step reads them and writes them, and their start
-        self._states: list[tuple[Rows, Any, Any, GraphArray]] = []
-        self._slices: list[tuple[Rows, Any, GraphArray]] = []
-        self._given: list[Rows] = []
+        self._states: list[tuple[GraphRows, Any, Any, GraphArray]] = []
+        self._slices: list[tuple[GraphRows, Any, GraphArray]] = []
+        self._given: list[GraphRows] = []
         for access in accesses:
             for at in access.reads:
                 self._read(access, at)
             if _NOW in access.writes:
                 self._given.append(access.rows)
 
-    def _read(self, access: _Access, at: str) -> None:
+    def _read(self, access: _GraphAccess, at: str) -> None:
         rows = access.rows
         if at == "every" or (at == "first" and at not in access.writes):
             self._fixed.append((rows, 0, rows.whole()))
@@ -248,7 +248,7 @@ class Loop:
             rows.array = whole.reshaped((self._T * self._N, array.shape[1]))
 
 
-def _step(rows: Rows) -> dict[Any, GraphArray]:
+def _step(rows: GraphRows) -> dict[Any, GraphArray]:
     return {} if rows.step is None else rows.step
 
 

@@ -103,12 +103,12 @@ def training_model(
             raise ValueError(f"{operator}: {name!r} is no number of {optimizer}, expected some of {known}")
     given = {name: check_number(operator, name, value) for name, value in numbers.items()}
     training = gradient_model(model, wrt, loss, inputs=inputs, standard=standard)
-    step = _Step(training, loss, [value.name for value in model.graph.output])
+    step = _OptimizerStep(training, loss, [value.name for value in model.graph.output])
     step.append(optimizer, {**kind.numbers, **given})
     return training
 
 
-class _Step:
+class _OptimizerStep:
     """The optimizer's part of a training step.
 
     Parameters

@@ -32,11 +32,11 @@ class OnnxEngine(AdapterEngine):
 
     def wrap(self, array: Any) -> Any:
         """See `TimeLoops`."""
-        return _loops.Rows(array.shape[1], array, array)
+        return _loops.GraphRows(array.shape[1], array, array)
 
     def rows(self, count: int, width: int, like: Any) -> Any:
         """See `TimeLoops`."""
-        return _loops.Rows(width, like)
+        return _loops.GraphRows(width, like)
 
     def carry(self, array: Any) -> Any:
         """See `TimeLoops`."""
@@ -44,7 +44,7 @@ class OnnxEngine(AdapterEngine):
 
     def columns(self, rows: Any, start: int, stop: int) -> Any:
         """See `TimeLoops`."""
-        return _loops.Columns(rows, start, stop)
+        return _loops.GraphColumns(rows, start, stop)
 
     def array(self, rows: Any) -> Any:
         """See `TimeLoops`."""

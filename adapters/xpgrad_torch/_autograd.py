@@ -14,7 +14,7 @@ from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kept import keep, was_written_to, without_views
-from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._opacus import KernelSamples, collecting
 from xpgrad_torch._private import (
@@ -28,12 +28,12 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._programs import CallCache, Ready, key_of
+from xpgrad_torch._programs import Ready, TensorCallCache, key_of
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
 __all__ = [
     "CallTemplate",
-    "Kernel",
+    "TorchKernel",
     "apply",
     "are_unseen",
     "call_of",
@@ -46,9 +46,9 @@ __all__ = [
 class _XpgradKernel(torch.autograd.Function):
     """A kernel with its gradient as the backward.
 
-    Its arguments are a `Kernel`, the operands, the attributes of both, the attributes of the gradient alone,
-    and whether the gradient runs the kernel again instead of saving its outputs. Operands and outputs are
-    saved through autograd, which frees them, and not as attributes of the context.
+    Its arguments are a `TorchKernel`, the operands, the attributes of both, the attributes of only the
+    gradient, and whether the gradient runs the kernel again instead of saving its outputs. Operands and
+    outputs are saved through autograd, which frees them, and not as attributes of the context.
     """
 
     @staticmethod
@@ -137,7 +137,7 @@ class CallTemplate:
 
     Parameters
     ----------
-    kernel : Kernel
+    kernel : TorchKernel
         The kernel.
     layout : Layout
         The layout of its operands; some may be `Stacked`.
@@ -145,7 +145,7 @@ class CallTemplate:
         See `apply`.
     """
 
-    kernel: Kernel
+    kernel: TorchKernel
     layout: Layout
     attributes: Mapping[str, Any]
     asked: Mapping[str, Any]
@@ -155,7 +155,7 @@ class CallTemplate:
         kernel, layout = self.kernel, self.layout
         self._options = kernel.forward_options(self.attributes)
         self._known = kernel.programs[0].known(self._options, layout)
-        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], CallCache | None] | None] = {}
+        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], TensorCallCache | None] | None] = {}
         self.saved = [] if self.again else [kernel.outputs.index(name) for name in kernel.saved]
         self._are_written_to = False
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
@@ -218,7 +218,7 @@ class CallTemplate:
         results = self.kernel.programs[1].run(arrays, self._gradient_layout, *found)
         return [None if place is None else results[place] for place in self._places]
 
-    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], CallCache | None] | None:
+    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], TensorCallCache | None] | None:
         wrt = _wanted(self.kernel, self.layout, needed)
         sizes = zip(self.kernel.operands, self.layout, strict=True)
         stacked = {name for name, size in sizes if size != PLAIN}
@@ -235,7 +235,7 @@ def _spans(layout: Layout) -> list[range]:
     return [range(end - size, end) for end, (size, _) in zip(ends, layout, strict=True)]
 
 
-def _wanted(kernel: Kernel, layout: Layout, needed: Sequence[bool]) -> tuple[str, ...]:
+def _wanted(kernel: TorchKernel, layout: Layout, needed: Sequence[bool]) -> tuple[str, ...]:
     """Return the names of those operands of which a parameter is needed."""
     spans = zip(kernel.operands, _spans(layout), strict=True)
     return tuple(name for name, span in spans if any(needed[k] for k in span))
@@ -245,7 +245,7 @@ _calls: Remembered[CallTemplate] = Remembered()
 
 
 def call_of(
-    kernel: Kernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
+    kernel: TorchKernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
 ) -> CallTemplate:
     """Return the data of such calls."""
     fixed = key_of((*attributes.values(), *asked.values()))
@@ -324,7 +324,7 @@ _apply_planned = applied_alone(_PlannedKernel)
 _apply_unwatched = applied_unwatched(_PlannedKernel)
 
 
-def _samples_of(kernel: Kernel, operands: Mapping[str, Any]) -> KernelSamples | None:
+def _samples_of(kernel: TorchKernel, operands: Mapping[str, Any]) -> KernelSamples | None:
     """Return what the backward computes for each sample, if the running module was asked for it."""
     samples = collecting.get()
     return None if samples is None else samples.of_kernel(operands)
@@ -333,8 +333,8 @@ def _samples_of(kernel: Kernel, operands: Mapping[str, Any]) -> KernelSamples | 
 class _XpgradGradient(torch.autograd.Function):
     """A kernel's gradient that is differentiated or mapped itself.
 
-    Its arguments are a `Kernel`, the gradient's arrays, the operands to differentiate in, the attributes, and
-    whether the parameters' gradients are wanted for every sample.
+    Its arguments are a `TorchKernel`, the gradient's arrays, the operands to differentiate in, the
+    attributes, and whether the parameters' gradients are wanted for every sample.
     """
 
     @staticmethod
@@ -362,13 +362,13 @@ class _XpgradGradient(torch.autograd.Function):
         return vmap_gradient(kernel, run, dims, arrays, attributes, wrt, per_sample)
 
 
-def _runner(kernel: Kernel, wrt: Sequence[str], asked: dict[str, Any]) -> Any:
+def _runner(kernel: TorchKernel, wrt: Sequence[str], asked: dict[str, Any]) -> Any:
     """Return what runs a gradient for its rule of vmap."""
     return lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each)
 
 
 def map_older_batch(
-    kernel: Kernel,
+    kernel: TorchKernel,
     arrays: Sequence[Tensor | None],
     wrt: Sequence[str],
     attributes: dict[str, Any],
@@ -386,13 +386,13 @@ def map_older_batch(
     return tuple(add_older_batch(g, dim, level) for g, dim in zip(grads, dims, strict=True))
 
 
-def _all_operands(kernel: Kernel, taken: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _all_operands(kernel: TorchKernel, taken: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return the kernel's operands in their order, from those that its gradient takes."""
     by_name = dict(zip(kernel.taken, taken, strict=True))
     return [by_name.get(name) for name in kernel.operands]
 
 
-def check_call(kernel: Kernel, operands: Sequence[Any], asked: Mapping[str, Any]) -> None:
+def check_call(kernel: TorchKernel, operands: Sequence[Any], asked: Mapping[str, Any]) -> None:
     """Raise for operands that are no tensors, and for attributes of the gradient alone.
 
     The kernel's forward does not know these attributes, and the backward is late for an error.
@@ -403,7 +403,7 @@ def check_call(kernel: Kernel, operands: Sequence[Any], asked: Mapping[str, Any]
 
 
 def apply(
-    kernel: Kernel,
+    kernel: TorchKernel,
     operands: Sequence[Tensor | None],
     attributes: Mapping[str, Any],
     *,
@@ -451,7 +451,7 @@ def apply(
     return tuple(outputs[: len(kernel.cotangents) if wanted_outputs is None else wanted_outputs])
 
 
-def _with_own_lengths(kernel: Kernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def _with_own_lengths(kernel: TorchKernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """Return operands with a copy of lengths, which the caller may change before the backward."""
     if LENGTHS not in kernel.operands:
         return operands
@@ -460,7 +460,7 @@ def _with_own_lengths(kernel: Kernel, operands: Sequence[Tensor | None]) -> Sequ
     return operands if lengths is None else [*operands[:place], lengths.clone(), *operands[place + 1 :]]
 
 
-def _apart(kernel: Kernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+def _apart(kernel: TorchKernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return copies of outputs that the gradient needs, where somebody follows who refuses writing to them.
 
     An exported or traced program needs none: it runs eagerly (see `_kept`).
@@ -471,7 +471,7 @@ def _apart(kernel: Kernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _run_expanded(
-    kernel: Kernel,
+    kernel: TorchKernel,
     operands: Sequence[Tensor | None],
     attributes: Mapping[str, Any],
     again: bool,
@@ -489,7 +489,7 @@ def _run_expanded(
 
 
 def _as_operator(
-    kernel: Kernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], again: bool
+    kernel: TorchKernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], again: bool
 ) -> Sequence[Tensor]:
     """Run the kernel as one operator, for recorders.
 
@@ -518,7 +518,10 @@ def _as_operator(
 
 
 def _as_many_operators(
-    kernel: Kernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], asked: Mapping[str, Any]
+    kernel: TorchKernel,
+    operands: Sequence[Tensor | None],
+    attributes: Mapping[str, Any],
+    asked: Mapping[str, Any],
 ) -> Sequence[Tensor]:
     """Run the kernel step by step, as PyTorch's own operators, which have all rules."""
     for name, value in asked.items():

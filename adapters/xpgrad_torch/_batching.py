@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from xpgrad._operators.for_adapters import MappedCall
-from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._kernel import TorchKernel
 
 Arrays = Sequence[Tensor | None]
 Dims = Sequence[int | None]
@@ -16,7 +16,7 @@ Mapped = tuple[tuple[Tensor, ...], tuple[int, ...]]
 
 
 def vmap_forward(
-    kernel: Kernel,
+    kernel: TorchKernel,
     run: Callable[[Arrays, Mapping[str, Any]], Sequence[Tensor]],
     dims: Dims,
     operands: Arrays,
@@ -35,7 +35,7 @@ def vmap_forward(
 
 
 def vmap_gradient(
-    kernel: Kernel,
+    kernel: TorchKernel,
     run: Callable[[Arrays, Mapping[str, Any], bool], Sequence[Tensor]],
     dims: Dims,
     arrays: Arrays,
@@ -58,7 +58,7 @@ def vmap_gradient(
 
 
 def _call(
-    kernel: Kernel, names: Sequence[str], arrays: Arrays, dims: Dims, attributes: Mapping[str, Any]
+    kernel: TorchKernel, names: Sequence[str], arrays: Arrays, dims: Dims, attributes: Mapping[str, Any]
 ) -> MappedCall:
     given = {name: x for name, x in zip(names, arrays, strict=True) if x is not None}
     return MappedCall(xp, kernel, given, dict(zip(names, dims, strict=True)), attributes)

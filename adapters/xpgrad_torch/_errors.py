@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Words(NamedTuple):
+class CallerNames(NamedTuple):
     """How a function or a layer names itself and the kernel's arguments."""
 
     arguments: Mapping[str, str]
@@ -27,5 +27,5 @@ class Words(NamedTuple):
         notes[:] = [note.replace(f"help(xpgrad.{kernel})", f"help({shown})") for note in notes]
 
 
-INPUT = Words({"X": "input"})
+INPUT = CallerNames({"X": "input"})
 """Of functions that take the kernel's other arguments by the kernel's names."""

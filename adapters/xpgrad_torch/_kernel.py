@@ -17,7 +17,7 @@ from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._programs import Programs
 from xpgrad_torch._stacked import Stacked
 
-__all__ = ["Kernel", "check_dense", "is_single", "type_of"]
+__all__ = ["TorchKernel", "check_dense", "is_single", "type_of"]
 
 _OPERANDS = (Tensor, Stacked)
 
@@ -51,7 +51,7 @@ def type_of(value: Any) -> str:
     return type(value).__name__
 
 
-class Kernel(KernelDescription):
+class TorchKernel(KernelDescription):
     """A kernel and its gradient, as autograd, `torch.func` and `torch.library` see them.
 
     Parameters
@@ -103,7 +103,7 @@ class Kernel(KernelDescription):
         ]
 
     def __repr__(self) -> str:
-        return f"Kernel({self.name!r})"
+        return f"TorchKernel({self.name!r})"
 
     # --- running
 

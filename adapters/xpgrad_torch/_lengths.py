@@ -15,7 +15,7 @@ from xpgrad._operators.for_adapters import lengths_of
 from xpgrad._operators.resets import are_booleans, check_reset, joined
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
-from xpgrad_torch._errors import Words
+from xpgrad_torch._errors import CallerNames
 from xpgrad_torch._private import version_of
 from xpgrad_torch.engine import is_plain
 
@@ -83,7 +83,7 @@ def name_lengths(error: Exception, layer: str) -> None:
     """Let a kernel's error about lengths name the layer and its argument instead of the kernel and its."""
     operator, _, text = str(error.args[0] if error.args else "").partition(": ")
     if re.match(rf"{LENGTHS}\b", text):
-        Words({LENGTHS: "lengths"}, layer).put_into(error, operator)
+        CallerNames({LENGTHS: "lengths"}, layer).put_into(error, operator)
 
 
 class LengthsMemory(NamedTuple):

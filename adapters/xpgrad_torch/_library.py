@@ -18,7 +18,7 @@ from xpgrad._operators.operation_counts import forward_operations, gradient_oper
 from xpgrad.engine import only_shapes
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._kept import keep, was_written_to
-from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._layout import placed_as
 from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._private import count_dispatch_modes, is_wrapped
@@ -46,13 +46,13 @@ MOST_ARGUMENTS = 64
 """How many arguments an operator of PyTorch may have."""
 
 
-def count_arguments(kernel: Kernel) -> int:
+def count_arguments(kernel: TorchKernel) -> int:
     """Return how many arguments the gradient's operator has; the kernel's own has fewer."""
     options = len(kernel.attributes | kernel.gradient_attributes) + kernel.has_per_sample + 1  # wrt
     return len(kernel.gradient_arrays) + options
 
 
-def registered(kernel: Kernel) -> Kernel:
+def registered(kernel: TorchKernel) -> TorchKernel:
     """Register a kernel and its gradient as operators, and return it."""
     kernel.operator = _ForwardOperator(kernel, kernel.operator_name).call
     kernel.gradient_operator = _GradientOperator(kernel, f"{kernel.operator_name}_grad").call
@@ -62,7 +62,7 @@ def registered(kernel: Kernel) -> Kernel:
 class _RegisteredOperator(ABC):
     """The part that the operators of kernels and of gradients share."""
 
-    def __init__(self, kernel: Kernel, name: str, schema: str) -> None:
+    def __init__(self, kernel: TorchKernel, name: str, schema: str) -> None:
         self.kernel = kernel
         parameters = kernel.attributes | kernel.gradient_attributes
         self.defaults = {name: p.default for name, p in parameters.items()}
@@ -110,7 +110,7 @@ class _RegisteredOperator(ABC):
 class _ForwardOperator(_RegisteredOperator):
     """A kernel. It also has the attributes of the gradient alone, and passes them on."""
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
+    def __init__(self, kernel: TorchKernel, name: str) -> None:
         # No defaults: PyTorch would leave such arguments out, and count gradients without them.
         operands = [f"Tensor{'' if x in kernel.required else '?'} {x}" for x in kernel.operands]
         results = ", ".join(["Tensor"] * len(kernel.outputs))
@@ -180,7 +180,7 @@ class _GradientOperator(_RegisteredOperator):
     Its own derivative treats the saved arrays as functions of the operands.
     """
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
+    def __init__(self, kernel: TorchKernel, name: str) -> None:
         given = {*kernel.required, *kernel.saved}
         arrays = [f"Tensor{'' if x in given else '?'} {x}" for x in kernel.gradient_arrays]
         options = [*(["bool per_sample=False"] if kernel.has_per_sample else []), "str[] wrt"]
@@ -247,7 +247,7 @@ class _GradientOperator(_RegisteredOperator):
         return gradient_operations(kernel.operator_name, given, output, wrt, layout)
 
 
-def _schema(kernel: Kernel, arrays: Sequence[str], options: Sequence[str], result: str) -> str:
+def _schema(kernel: TorchKernel, arrays: Sequence[str], options: Sequence[str], result: str) -> str:
     parameters = kernel.attributes | kernel.gradient_attributes
     options = [*map(_attribute, parameters.values()), *options]
     return f"({', '.join([*arrays, '*', *options] if options else arrays)}) -> {result}"

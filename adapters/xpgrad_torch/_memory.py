@@ -8,7 +8,7 @@ from torch import Tensor
 
 from xpgrad._operators.arguments import check_lengths_within
 from xpgrad._operators.resets import has_resets
-from xpgrad_torch._autograd import Kernel, apply, is_followed
+from xpgrad_torch._autograd import TorchKernel, apply, is_followed
 from xpgrad_torch._stacked import joined
 
 # The state in which one segment ends is the one in which the next begins.
@@ -30,7 +30,7 @@ def check_save(operator: str, save: Any) -> None:
 
 
 def apply_sequence(
-    kernel: Kernel,
+    kernel: TorchKernel,
     operands: Sequence[Tensor | None],
     attributes: dict[str, Any],
     save: str | int,
@@ -63,7 +63,7 @@ def apply_sequence(
 
 
 def _directions(
-    kernel: Kernel, operands: Mapping[str, Tensor | None], attributes: dict[str, Any], save: int
+    kernel: TorchKernel, operands: Mapping[str, Tensor | None], attributes: dict[str, Any], save: int
 ) -> list[tuple[dict[str, Tensor | None], dict[str, Any]]]:
     """Return the operands and attributes of each direction alone."""
     if attributes["direction"] != "bidirectional":
@@ -88,7 +88,7 @@ def _directions(
 
 
 def _run_segments(
-    kernel: Kernel,
+    kernel: TorchKernel,
     operands: dict[str, Tensor | None],
     attributes: dict[str, Any],
     steps: int,
@@ -150,7 +150,7 @@ def _handed_on(
 
 
 def _narrow(
-    kernel: Kernel,
+    kernel: TorchKernel,
     name: str,
     x: Tensor | None,
     attributes: Mapping[str, Any],

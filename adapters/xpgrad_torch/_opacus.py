@@ -28,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from xpgrad_torch._stacked import Stacked
 
 if TYPE_CHECKING:
-    from xpgrad_torch._kernel import Kernel
+    from xpgrad_torch._kernel import TorchKernel
 
 collecting: ContextVar[Samples | None] = ContextVar("xpgrad_samples", default=None)
 """What the module that runs now wants of its kernels; None where nobody asked for samples."""
@@ -196,7 +196,7 @@ class KernelSamples:
 
     def gradients(
         self,
-        kernel: Kernel,
+        kernel: TorchKernel,
         arrays: Sequence[Tensor | None],
         wrt: Sequence[str],
         attributes: Mapping[str, Any],

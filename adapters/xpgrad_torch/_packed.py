@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xpgrad_torch._autograd import CallTemplate, Kernel, apply, are_unseen, call_of, check_call
+from xpgrad_torch._autograd import CallTemplate, TorchKernel, apply, are_unseen, call_of, check_call
 from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._private import applied_alone
 from xpgrad_torch._stacked import flattened, grouped
@@ -111,7 +111,7 @@ def _followed_gradients(
 
 
 def apply_packed(
-    kernel: Kernel,
+    kernel: TorchKernel,
     operands: Sequence[Any],
     attributes: Mapping[str, Any],
     packing: PackedRows,

@@ -78,7 +78,7 @@ class _Alike(NamedTuple):
         return Ready(self.program, addresses, self.fresh, lengths)
 
 
-class CallCache:
+class TensorCallCache:
     """The programs of calls with the same options and layout, by all else that they depend on."""
 
     def __init__(self) -> None:
@@ -174,9 +174,9 @@ class Programs:
         self._find, self._names, self._function = find, tuple(names), find()
         self._has_lengths, self._is_gradient = LENGTHS in self._names, any(gradients)
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
-        self._known: Remembered[CallCache] = Remembered()
+        self._known: Remembered[TensorCallCache] = Remembered()
 
-    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> CallCache | None:
+    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> TensorCallCache | None:
         """Return the programs of calls with these options and layout; None if the options may change."""
         fixed = key_of(tuple(options.values()))
         if fixed is None:
@@ -184,7 +184,7 @@ class Programs:
         key = layout, tuple(options), fixed
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = CallCache()
+            known = self._known[key] = TensorCallCache()
         return known
 
     def ready(
@@ -192,7 +192,7 @@ class Programs:
         arrays: Sequence[Tensor | None],
         layout: Layout | None,
         options: Mapping[str, Any],
-        known: CallCache | None,
+        known: TensorCallCache | None,
     ) -> Ready | None:
         """Return the program of a call that is like one with the same options and layout; see `run`.
 
@@ -208,7 +208,7 @@ class Programs:
         arrays: Sequence[Tensor | None],
         layout: Layout | None,
         options: Mapping[str, Any],
-        known: CallCache | None = None,
+        known: TensorCallCache | None = None,
     ) -> list[Any]:
         """Return the function's results.
 
@@ -220,7 +220,7 @@ class Programs:
             Which ones are joined; none by default. Gradients come in pieces for the same ones.
         options : mapping
             What else it takes.
-        known : CallCache, optional
+        known : TensorCallCache, optional
             What `known` returns for the same options and layout.
         """
         function, looked = self._find(), None

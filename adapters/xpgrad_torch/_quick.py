@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 import xpgrad
-from xpgrad_torch._autograd import Kernel, apply, is_followed, map_older_batch
-from xpgrad_torch._errors import INPUT, Words
+from xpgrad_torch._autograd import TorchKernel, apply, is_followed, map_older_batch
+from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._private import base_of, is_of_older_vmap
 
@@ -32,7 +32,7 @@ class _FirstOperand(torch.autograd.Function):
         ctx: Any,
         X: Tensor,
         before: Tensor | None,
-        kernel: Kernel,
+        kernel: TorchKernel,
         others: Mapping[str, Tensor | None],
         attributes: Mapping[str, Any],
         inplace: bool,
@@ -66,12 +66,12 @@ class _FirstOperand(torch.autograd.Function):
 
 
 def run(
-    kernel: Kernel,
+    kernel: TorchKernel,
     X: Tensor,
     attributes: Mapping[str, Any],
     inplace: bool = False,
     others: Mapping[str, Tensor | None] = _NONE,
-    words: Words = INPUT,
+    words: CallerNames = INPUT,
 ) -> Tensor:
     """Return the kernel's output.
 
@@ -83,7 +83,7 @@ def run(
         Whether to write the result over X.
     others : mapping of str to tensor or None
         All other operands by name, in the kernel's order.
-    words : Words
+    words : CallerNames
         How the caller names itself and the arguments.
 
     Raises
@@ -99,7 +99,7 @@ def run(
 
 
 def _run(
-    kernel: Kernel,
+    kernel: TorchKernel,
     X: Tensor,
     attributes: Mapping[str, Any],
     inplace: bool,
@@ -133,7 +133,7 @@ def check_inplace(operator: str, inplace: Any) -> None:
         raise TypeError(f"{operator}: inplace is {inplace!r}, expected True or False")
 
 
-def _run_in_place(kernel: Kernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
+def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
     if not graph:
         getattr(xpgrad, kernel.name)(X, **attributes, out=X)
         if not X.is_inference():

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from xpgrad._operators.units import UNITS
-from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of
+from xpgrad_torch._autograd import CallTemplate, TorchKernel, apply, call_of
 from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
@@ -17,7 +17,7 @@ _ORDERED = ("lstm", "gru", "rnn")
 """PyTorch has these with the gates in another order."""
 
 KERNELS = {
-    name: registered(Kernel(name, planned=True, ordered=unit.name in _ORDERED))
+    name: registered(TorchKernel(name, planned=True, ordered=unit.name in _ORDERED))
     for unit in UNITS.values()
     for name in unit.kernels
 }
@@ -68,7 +68,7 @@ def recurrent_call(
     return call_of(kernel, flattened(operands)[0], attributes, asked, False), kernel.operands
 
 
-def _taken_out(kernel: Kernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _taken_out(kernel: TorchKernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return operands in the kernel's order, and attributes of the gradient alone; others are left."""
     operands = [given.pop(operand, None) for operand in kernel.operands]
     own = kernel.gradient_attributes

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from xpgrad._operators.words import Approximate
 from xpgrad_torch._autocast import autocasts, lowered, raised
-from xpgrad_torch._autograd import Kernel, apply
-from xpgrad_torch._errors import INPUT, Words
+from xpgrad_torch._autograd import TorchKernel, apply
+from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
@@ -72,8 +72,8 @@ __all__ = [
 ]
 
 
-def _kernel(name: str, operator: str | None = None, **replaced: str) -> Kernel:
-    return registered(Kernel(name, replaced=replaced, operator=operator))
+def _kernel(name: str, operator: str | None = None, **replaced: str) -> TorchKernel:
+    return registered(TorchKernel(name, replaced=replaced, operator=operator))
 
 
 # ------------------------------------------------------------------------------- functions, PyTorch's names
@@ -103,11 +103,12 @@ _SOFTMAX = _kernel("softmax")
 _LOG_SOFTMAX = _kernel("log_softmax")
 
 # Their names for themselves and their arguments, where the kernel has others.
-_DIM = Words({"X": "input", "axis": "dim"})
-_SLOPE = Words({"X": "input", "alpha": "negative_slope"})
-_THRESHOLD = Words({"X": "input", "alpha": "threshold"}, "threshold")
+_DIM = CallerNames({"X": "input", "axis": "dim"})
+_SLOPE = CallerNames({"X": "input", "alpha": "negative_slope"})
+_THRESHOLD = CallerNames({"X": "input", "alpha": "threshold"}, "threshold")
 _RELU6, _HARDTANH, _HARDSIGMOID, _HARDSWISH, _LOGSIGMOID = (
-    Words(INPUT.arguments, name) for name in ("relu6", "hardtanh", "hardsigmoid", "hardswish", "logsigmoid")
+    CallerNames(INPUT.arguments, name)
+    for name in ("relu6", "hardtanh", "hardsigmoid", "hardswish", "logsigmoid")
 )
 
 
@@ -369,7 +370,7 @@ def _autocast(X: Tensor) -> Tensor:
     return raised(X) if isinstance(X, Tensor) and X.is_cuda and autocasts(X) else X
 
 
-def _along(kernel: Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor:
+def _along(kernel: TorchKernel, X: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor:
     X = _autocast(X) if dtype is None else X.to(dtype)
     if dim is None and isinstance(X, Tensor):
         warnings.warn(f"{kernel.name}: dim is left out, expected an int; this is deprecated", stacklevel=3)
@@ -409,7 +410,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return _by_channel(_PRELU, input, weight, "weight")
 
 
-def _by_channel(kernel: Kernel, X: Tensor, operand: Tensor, word: str) -> Tensor:
+def _by_channel(kernel: TorchKernel, X: Tensor, operand: Tensor, word: str) -> Tensor:
     """Return the output of a kernel whose operand, `word` to the caller, has one value or one per channel."""
     name = kernel.name
     for argument, tensor in (("input", X), (word, operand)):
@@ -427,7 +428,7 @@ def _by_channel(kernel: Kernel, X: Tensor, operand: Tensor, word: str) -> Tensor
     try:
         (Y,) = apply(kernel, (X, operand), {})
     except (TypeError, ValueError) as error:
-        Words({"X": "input", kernel.operands[1]: word}).put_into(error, name)
+        CallerNames({"X": "input", kernel.operands[1]: word}).put_into(error, name)
         raise
     return Y
 

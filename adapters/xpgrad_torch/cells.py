@@ -9,17 +9,17 @@ import xpgrad
 from xpgrad._operators.axes import axes_of_cell
 from xpgrad._operators.words import Saved, TimeDirection
 from xpgrad_torch._autograd import apply
-from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import MOST_ARGUMENTS, count_arguments, registered
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._sequence_layer import SequenceLayer
 
-_kernels: dict[xpgrad.Cell, Kernel] = {}
-_by_operator: dict[str, Kernel] = {}
+_kernels: dict[xpgrad.Cell, TorchKernel] = {}
+_by_operator: dict[str, TorchKernel] = {}
 
 
-def _kernel_of(cell: xpgrad.Cell) -> Kernel:
+def _kernel_of(cell: xpgrad.Cell) -> TorchKernel:
     """Return what PyTorch has to know of a cell; made when it is first used here."""
     if not isinstance(cell, xpgrad.Cell):
         raise TypeError(f"run_cell: cell is {type(cell).__name__}, expected xpgrad.Cell")
@@ -32,9 +32,9 @@ def _kernel_of(cell: xpgrad.Cell) -> Kernel:
     return found
 
 
-def _made(cell: xpgrad.Cell, operator: str) -> Kernel:
+def _made(cell: xpgrad.Cell, operator: str) -> TorchKernel:
     """Return the cell's kernel, with its operators, which are registered under this name."""
-    kernel = Kernel(cell.__name__, shapes=axes_of_cell(cell), planned=True, operator=operator, cell=cell)
+    kernel = TorchKernel(cell.__name__, shapes=axes_of_cell(cell), planned=True, operator=operator, cell=cell)
     if (count := count_arguments(kernel)) > MOST_ARGUMENTS:
         raise ValueError(
             f"{cell.__name__}: {len(cell.states)} states make {count} arguments of the gradient's operator, "

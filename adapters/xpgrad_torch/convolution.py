@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from xpgrad._operators.words import ConvMethod
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of, is_followed
+from xpgrad_torch._autograd import CallTemplate, TorchKernel, apply, call_of, is_followed
 from xpgrad_torch._docs import described_as
-from xpgrad_torch._errors import Words
+from xpgrad_torch._errors import CallerNames
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -40,13 +40,15 @@ __all__ = [
 
 Sizes = int | Sequence[int]
 
-_CONV = registered(Kernel("conv", planned=True, images=True))
-_CONV_TRANSPOSE = registered(Kernel("conv_transpose", planned=True, images=True))
+_CONV = registered(TorchKernel("conv", planned=True, images=True))
+_CONV_TRANSPOSE = registered(TorchKernel("conv_transpose", planned=True, images=True))
 _ATTRIBUTES = {"stride": "strides", "padding": "pads", "dilation": "dilations"}  # ONNX's names
 _ARGUMENTS = {"X": "input", "W": "weight", "B": "bias", "group": "groups"}
 _ARGUMENTS |= {theirs: ours for ours, theirs in _ATTRIBUTES.items()}
 _WORDS = {
-    f"conv{kind}{n}d": Words(_ARGUMENTS, f"conv{kind}{n}d") for kind in ("", "_transpose") for n in (1, 2, 3)
+    f"conv{kind}{n}d": CallerNames(_ARGUMENTS, f"conv{kind}{n}d")
+    for kind in ("", "_transpose")
+    for n in (1, 2, 3)
 }
 _known_calls: Remembered[CallTemplate] = Remembered()
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
@@ -57,7 +59,12 @@ _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 
 
 def _convolve(
-    name: str, kernel: Kernel, operands: Sequence[Any], sizes: Mapping[str, Any], groups: int, method: str
+    name: str,
+    kernel: TorchKernel,
+    operands: Sequence[Any],
+    sizes: Mapping[str, Any],
+    groups: int,
+    method: str,
 ) -> Tensor:
     """Run a kernel on input, weight and bias, the input with or without an axis for the batch.
 
@@ -71,7 +78,12 @@ def _convolve(
 
 
 def _run(
-    name: str, kernel: Kernel, operands: Sequence[Any], sizes: Mapping[str, Any], groups: int, method: str
+    name: str,
+    kernel: TorchKernel,
+    operands: Sequence[Any],
+    sizes: Mapping[str, Any],
+    groups: int,
+    method: str,
 ) -> Tensor:
     kernel.check(operands)
     form = None if is_followed() else key_of((name, *sizes.values(), groups, method))
@@ -88,7 +100,7 @@ def _run(
 
 
 def _attributes(
-    name: str, kernel: Kernel, sizes: Mapping[str, Any], groups: int, method: str
+    name: str, kernel: TorchKernel, sizes: Mapping[str, Any], groups: int, method: str
 ) -> dict[str, Any]:
     """Return the kernel's attributes for PyTorch's arguments."""
     attributes: dict[str, Any] = {"group": groups, "method": method}
@@ -100,7 +112,9 @@ def _attributes(
     return attributes
 
 
-def _checked(name: str, kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
+def _checked(
+    name: str, kernel: TorchKernel, operands: Sequence[Any], attributes: Mapping[str, Any]
+) -> Tensor:
     """Run a kernel on operands that may not fit."""
     X, dimensions = operands[0], int(name[-2])
     check_dense(name, "input", X)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from xpgrad._operators.words import Reduction
 from xpgrad_torch._autocast import autocasts, raised
-from xpgrad_torch._autograd import Kernel
-from xpgrad_torch._errors import Words
+from xpgrad_torch._autograd import TorchKernel
+from xpgrad_torch._errors import CallerNames
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -28,17 +28,17 @@ __all__ = [
     "cross_entropy",
 ]
 
-_CROSS_ENTROPY = registered(Kernel("softmax_cross_entropy"))
-_BINARY_CROSS_ENTROPY = registered(Kernel("binary_cross_entropy_with_logits"))
+_CROSS_ENTROPY = registered(TorchKernel("softmax_cross_entropy"))
+_BINARY_CROSS_ENTROPY = registered(TorchKernel("binary_cross_entropy_with_logits"))
 _WORDS = {
-    "cross_entropy": Words({"X": "input", "labels": "target", "weights": "weight"}, "cross_entropy"),
-    "binary_cross_entropy_with_logits": Words({"X": "input", "targets": "target"}),
+    "cross_entropy": CallerNames({"X": "input", "labels": "target", "weights": "weight"}, "cross_entropy"),
+    "binary_cross_entropy_with_logits": CallerNames({"X": "input", "targets": "target"}),
 }
 
 
 def _run(
     name: str,
-    kernel: Kernel,
+    kernel: TorchKernel,
     X: Tensor,
     target: Tensor,
     weights: dict[str, Tensor | None],
@@ -62,7 +62,7 @@ def _run(
 
 
 def _mapped(
-    kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any], words: Words
+    kernel: TorchKernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any], words: CallerNames
 ) -> Tensor:
     """Return the loss where `torch.func.vmap` may map it: the kernel gives the losses, PyTorch sums them up.
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from xpgrad._cases.case import Kernel
+from xpgrad._cases.case import KernelCases
 from xpgrad.cli.console import message, table
 
 from .matrix import OURS, PEERS, Entry, Measured, measure
@@ -18,12 +18,12 @@ from .page import page, without_reproducer
 __all__ = ["run_peers"]
 
 
-def run_peers(kernels: Sequence[Kernel], args: argparse.Namespace) -> int:
+def run_peers(kernels: Sequence[KernelCases], args: argparse.Namespace) -> int:
     """Measure, print, and write the page if one was asked for.
 
     Parameters
     ----------
-    kernels : sequence of Kernel
+    kernels : sequence of KernelCases
         The kernels of `check`.
     args : argparse.Namespace
         The parsed arguments.

@@ -18,7 +18,7 @@ import numpy as np
 
 import xpgrad
 from xpgrad._cases.activations import DEFINITIONS
-from xpgrad._cases.case import Arrays, Case, Kernel
+from xpgrad._cases.case import Arrays, Case, KernelCases
 from xpgrad.cli import onnx_node
 from xpgrad.cli.console import progress
 from xpgrad.testing import relative_error
@@ -90,7 +90,7 @@ class Measured(NamedTuple):
 
 
 class _Job(NamedTuple):
-    kernel: Kernel
+    kernel: KernelCases
     option: str
     case: Case
 
@@ -98,7 +98,7 @@ class _Job(NamedTuple):
 # --- the cases ----------------------------------------------------------------------------------------------
 
 
-def jobs(kernels: Sequence[Kernel], only: Sequence[str] | None = None) -> list[_Job]:
+def jobs(kernels: Sequence[KernelCases], only: Sequence[str] | None = None) -> list[_Job]:
     """The cases of all kernels that have a reference."""
     found = [
         _Job(kernel, option, case)
@@ -233,7 +233,7 @@ def interpreter(peer: Peer, given: Mapping[str, str]) -> str | None:
 
 
 def measure(
-    kernels: Sequence[Kernel], given: Mapping[str, str], only: Sequence[str] | None = None
+    kernels: Sequence[KernelCases], given: Mapping[str, str], only: Sequence[str] | None = None
 ) -> Measured:
     """Run all cases everywhere, and compare."""
     chosen = jobs(kernels, only)

@@ -564,7 +564,7 @@ def _compute_backward(
 _GRADIENT = Operation("gru_grad", _compute_backward, _GRU.gradient_arrays, _GRU.graded)
 
 
-class _PullbackOperands(NamedTuple):
+class _GRUPullbackOperands(NamedTuple):
     """The operands of the formulas that begin a step's pullback.
 
     Parameters
@@ -593,7 +593,7 @@ class _PullbackOperands(NamedTuple):
     bias: Operand
 
 
-class _Backward(ABC):
+class _GRUBackward(ABC):
     """The backward loop of one direction: the part that both conventions share.
 
     A subclass, one for each convention, says which cotangents a step has (`blocks`), which stages compute
@@ -633,7 +633,7 @@ class _Backward(ABC):
             self.dh, self.product = engine.carry(timeline.zeros(call.H)), self.state.product
             dy, dh, dp = Operand(None), self.state.output, Operand(None)
         self.direct = Operand(self.dh, 1, "first")  # the cotangent of h' without a product
-        self.fixed = _PullbackOperands(
+        self.fixed = _GRUPullbackOperands(
             dy=dy,
             dh=dh,
             dp=dp,
@@ -647,7 +647,7 @@ class _Backward(ABC):
     # What each convention defines.
 
     @abstractmethod
-    def stages(self, operands: _PullbackOperands, d: Any) -> list:
+    def stages(self, operands: _GRUPullbackOperands, d: Any) -> list:
         """A step's stages without its last product: from the operands to the cotangents d."""
 
     @abstractmethod
@@ -696,7 +696,7 @@ class _Backward(ABC):
             last = [to_state, self.state.to_initial(self.direct)]
         self.engine.scan([*before, *self.stages(operands(self.h_start), d), *last], chunk.first)
 
-    def operands(self, chunk: Chunk) -> Callable[[Any], _PullbackOperands]:
+    def operands(self, chunk: Chunk) -> Callable[[Any], _GRUPullbackOperands]:
         """A function from the rows of h' to a chunk's operands."""
         call, engine, H = self.call, self.engine, self.call.H
         if self.state is not None:
@@ -756,7 +756,7 @@ class _InputPart(NamedTuple):
     W: Any
 
 
-class _BackwardResetAfter(_Backward):
+class _BackwardResetAfter(_GRUBackward):
     """The reset gate after the candidate's product: one product per step, of a, b and c r at once.
 
     The columns of the cotangents are c a b (c r), or c b a (c r), in the order of the weights. The first
@@ -789,7 +789,7 @@ class _BackwardResetAfter(_Backward):
         W = call.xp.roll(W, H, axis=0) if "X" in self.wanted else W
         return [_InputPart("W", slice(0, 3 * H), W)], -H
 
-    def stages(self, operands: _PullbackOperands, d: Any) -> list:
+    def stages(self, operands: _GRUPullbackOperands, d: Any) -> list:
         outputs = [Operand(d, 4, "local", self.columns), self.direct]
         return [Elementwise(self.formula, operands, outputs)]
 
@@ -830,7 +830,7 @@ class _BackwardResetAfter(_Backward):
         return grads
 
 
-class _BackwardResetBefore(_Backward):
+class _BackwardResetBefore(_GRUBackward):
     """The reset gate before the candidate's product: two products per step; the columns are a b c."""
 
     blocks = 3
@@ -848,7 +848,7 @@ class _BackwardResetBefore(_Backward):
         )
         self.through_reset = call.engine.carry(direction.timeline.zeros(H))
 
-    def stages(self, operands: _PullbackOperands, d: Any) -> list:
+    def stages(self, operands: _GRUPullbackOperands, d: Any) -> list:
         columns = Operand(d, 3, "local", self.call.order)
         mask = Operand(None) if self.state is None else self.state.mask
         through_reset = Operand(self.through_reset, 1, "first")

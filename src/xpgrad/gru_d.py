@@ -119,7 +119,7 @@ GRU = Cell(_decaying_gru, W="z r h", R="z r h", v="z r h", inputs="gap", name="g
 """The GRU whose state decays by its input `gap`, a pre-activation."""
 
 
-class Call:
+class GRUDCall:
     """A checked call, its arrays time-major, and the two cells' operands of each direction."""
 
     def __init__(
@@ -313,7 +313,7 @@ def gru_d(
     (7, 1, 2, 4)
     """
     arrays = dict(zip(_ARGUMENTS, (X, mask, delta, W, R, decay_x, decay_h, B, mean, initial_h), strict=True))
-    call = Call("gru_d", arrays, sequence_lens, direction, layout, reset)
+    call = GRUDCall("gru_d", arrays, sequence_lens, direction, layout, reset)
     parts = []
     for d in range(len(call.directions)):
         first = FILL(call.arrays["X"], call.vectors(d), **call.inputs(), **call.options(d))
@@ -424,7 +424,7 @@ def gru_d_grad(
     kept = {"H_all": H_all, "filled": filled, "last": last, "saved_x": saved_x, "saved": saved}
     check_given(operator, kept)
     more = {**kept, "grad_H_all": grad_H_all, "grad_H_t": grad_H_t, "sample_weight": sample_weight}
-    call = Call(operator, arrays | more, sequence_lens, direction, layout, reset)
+    call = GRUDCall(operator, arrays | more, sequence_lens, direction, layout, reset)
     own = {name: call.time_major(x) for name, x in {**kept, "grad_H_all": grad_H_all}.items()}
     own["grad_H_t"] = call.turned(grad_H_t)
     parts = [_one_direction(call, d, own, per_sample, sample_weight) for d in range(len(call.directions))]
@@ -444,7 +444,7 @@ def gru_d_grad(
 
 
 def _one_direction(
-    call: Call, d: int, kept: Mapping[str, Any], per_sample: bool, sample_weight: Any
+    call: GRUDCall, d: int, kept: Mapping[str, Any], per_sample: bool, sample_weight: Any
 ) -> dict[str, Any]:
     """The gradients of one direction, by the operator's names of arguments."""
     xp = call.xp
@@ -478,7 +478,7 @@ def _one_direction(
     }  # fmt: skip
 
 
-def _decay_gradient(call: Call, d_gap: Any, per_sample: bool, sample_weight: Any) -> Any:
+def _decay_gradient(call: GRUDCall, d_gap: Any, per_sample: bool, sample_weight: Any) -> Any:
     """Of the state's decay, from its pre-activation's cotangent: products with the time gaps, and sums."""
     xp, delta = call.xp, call.arrays["delta"]
     if sample_weight is not None:

@@ -231,7 +231,7 @@ def _gru_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsi
 _VECTORS = ("B", "gamma", "beta", "gamma_c", "beta_c")
 
 
-class _Operator(NamedTuple):
+class _LayerNormOperator(NamedTuple):
     """The differences between the two operators.
 
     Parameters
@@ -259,12 +259,12 @@ class _Operator(NamedTuple):
         return ("B", *self.unit.parameters)
 
 
-class _Call(CellCall):
+class _LayerNormCall(CellCall):
     """A checked call; the vectors become the cell's v.
 
     Parameters
     ----------
-    own : _Operator
+    own : _LayerNormOperator
         Which operator.
     epsilon : float
         A small number that is added to variances.
@@ -272,7 +272,7 @@ class _Call(CellCall):
         As CellCall has them.
     """
 
-    def __init__(self, asked: Asked, own: _Operator, epsilon: float, **options: Any) -> None:
+    def __init__(self, asked: Asked, own: _LayerNormOperator, epsilon: float, **options: Any) -> None:
         self._own = own
         super().__init__(
             asked,
@@ -345,13 +345,13 @@ def _check_epsilon(operator: str, epsilon: Any) -> float:
 def _compute_forward(
     asked: Asked,
     *,
-    own: _Operator,
+    own: _LayerNormOperator,
     result: type,
     epsilon: float,
     **attributes: Any,
 ) -> Any:
     """Check and compute, or record."""
-    call = _Call(asked, own, epsilon, **attributes)
+    call = _LayerNormCall(asked, own, epsilon, **attributes)
     with call.engine.quiet():
         parts = [
             forward_direction(call, d, cell.plans[0], tuple(own.unit.states))
@@ -367,7 +367,7 @@ def _compute_forward(
 def _compute_backward(
     asked: Asked,
     *,
-    own: _Operator,
+    own: _LayerNormOperator,
     result: type,
     wanted: frozenset[str],
     per_sample: bool | str,
@@ -377,7 +377,7 @@ def _compute_backward(
     """Check and compute, or record."""
     unit = own.unit
     over_time = [unit.cotangents[name] for name in unit.over_time]
-    call = _Call(
+    call = _LayerNormCall(
         asked, own, epsilon, over_time=over_time, saved=unit.saved, cotangents=unit.end_cotangents,
         **attributes,
     )  # fmt: skip
@@ -396,7 +396,7 @@ def _compute_backward(
         return result(*call.gradients(compute, unit.graded, per_sample=per_sample))
 
 
-def _operations(own: _Operator, result: type, gradients: type) -> tuple[Operation, Operation]:
+def _operations(own: _LayerNormOperator, result: type, gradients: type) -> tuple[Operation, Operation]:
     """An operator and its gradient."""
     forward = functools.partial(_compute_forward, own=own, result=result)
     backward = functools.partial(_compute_backward, own=own, result=gradients)
@@ -504,7 +504,9 @@ def layer_norm_lstm(
 
 
 _LSTM_FORWARD, _LSTM_GRADIENT = _operations(
-    _Operator(_LSTM, _lstm_cell, ("Sigmoid", "Tanh", "Tanh")), LayerNormLSTMForward, LayerNormLSTMGrads
+    _LayerNormOperator(_LSTM, _lstm_cell, ("Sigmoid", "Tanh", "Tanh")),
+    LayerNormLSTMForward,
+    LayerNormLSTMGrads,
 )
 
 
@@ -698,7 +700,7 @@ def layer_norm_gru(
 
 
 _GRU_FORWARD, _GRU_GRADIENT = _operations(
-    _Operator(_GRU, _gru_cell, ("Sigmoid", "Tanh")), LayerNormGRUForward, LayerNormGRUGrads
+    _LayerNormOperator(_GRU, _gru_cell, ("Sigmoid", "Tanh")), LayerNormGRUForward, LayerNormGRUGrads
 )
 
 

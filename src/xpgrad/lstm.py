@@ -115,8 +115,8 @@ class LSTMGrads(NamedTuple, Generic[AnyArray]):
 
 # --- the formulas of one step ------------------------------------------------------------------------
 #
-# The parameters are the operands (`_StepOperands`, `_PullbackOperands`), then the constants. An operand with
-# a block for each gate is a tuple; zi is the block of z for the gate i.
+# The parameters are the operands (`_StepOperands`, `_LSTMPullbackOperands`), then the constants. An operand
+# with a block for each gate is a tuple; zi is the block of z for the gate i.
 
 
 def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
@@ -223,7 +223,7 @@ class _StepOperands(NamedTuple):
     kept: Operand
 
 
-class _PullbackOperands(NamedTuple):
+class _LSTMPullbackOperands(NamedTuple):
     """The operands of `_lstm_step_pullback`.
 
     Parameters
@@ -612,7 +612,7 @@ def _backward_direction(
     constants = _constants(call, direction) | {"input_forget": input_forget, "full": full}
     formula = Formula(_lstm_step_pullback, constants)
     sums = GradientSums(call, direction, wanted, per_sample)
-    back = _Backward(call, direction, sums, formula, full)
+    back = _LSTMBackward(call, direction, sums, formula, full)
     for chunk, dz in sums.chunks(4 * call.H, like=back.c0):
         back.loop(chunk, dz)
         back.add(chunk, call.engine.array(dz)[: chunk.rows, :])
@@ -624,7 +624,7 @@ def _backward_direction(
     return grads | back.initial_gradients()
 
 
-class _Backward:
+class _LSTMBackward:
     """The backward loop of one direction: its operands, and the cotangents that it carries.
 
     Parameters
@@ -662,7 +662,7 @@ class _Backward:
             dy, dh = Operand(None), self.state.output
         bias = call.bias(direction) if self.rebuild else None
         peepholes = _peephole_row(call, direction) if self.rebuild or full else None
-        self.operands = _PullbackOperands(
+        self.operands = _LSTMPullbackOperands(
             dy=dy,
             dh=dh,
             dc_all=Operand(call.wrapped("grad_C_all", direction)),

@@ -165,7 +165,7 @@ def planned(
         known = None
     if known is _NEW:
         layouts = _layouts(look.form, given, joined)
-        call = _Call(compute, operator, arrays, options, options_key, look.form, layouts, lengths)
+        call = _UnplannedCall(compute, operator, arrays, options, options_key, look.form, layouts, lengths)
         known = _known.calls[key] = call.found(joined)
     if known is None:
         return compute(Asked(operator, arrays), **options)
@@ -188,7 +188,7 @@ def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence
     }
 
 
-class _Call(NamedTuple):
+class _UnplannedCall(NamedTuple):
     """A call whose program is looked for, or written."""
 
     compute: Callable[..., Any]

@@ -12,7 +12,7 @@ import numpy as np
 from xpgrad._operators.declaration import DECLARED
 
 from .._testing import to_numpy
-from .case import Arrays, Case, Kernel, Oracle, draw, from_differences, run_vjp
+from .case import Arrays, Case, KernelCases, Oracle, draw, from_differences, run_vjp
 
 __all__ = ["ACTIVATIONS", "DEFINITIONS"]
 
@@ -345,7 +345,7 @@ def _from_torch(function: Callable[..., Any], namespace: str, case: Case) -> Arr
     return {"Y": to_numpy(Y), **named}
 
 
-def _kernel(operator: ActivationCase) -> Kernel:
+def _kernel(operator: ActivationCase) -> KernelCases:
     oracles = [
         Oracle("reference", functools.partial(_from_definition, operator)),
         Oracle("differences", functools.partial(from_differences, operator.name), floor=1e-7),
@@ -354,7 +354,7 @@ def _kernel(operator: ActivationCase) -> Kernel:
     if operator.peer is not None:
         peer = functools.partial(_from_torch, operator.peer, "functional")
         oracles.append(Oracle("torch.nn", peer, module="torch"))
-    return Kernel(
+    return KernelCases(
         operator.name,
         {
             name: functools.partial(operator.case, seed=seed, **option)
@@ -365,4 +365,4 @@ def _kernel(operator: ActivationCase) -> Kernel:
     )
 
 
-ACTIVATIONS: tuple[Kernel, ...] = tuple(map(_kernel, (*_POINTWISE, *_ALONG_AXIS, *_LOSSES)))
+ACTIVATIONS: tuple[KernelCases, ...] = tuple(map(_kernel, (*_POINTWISE, *_ALONG_AXIS, *_LOSSES)))

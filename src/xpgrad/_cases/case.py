@@ -18,7 +18,7 @@ __all__ = [
     "Array",
     "Arrays",
     "Case",
-    "Kernel",
+    "KernelCases",
     "Oracle",
     "draw",
     "from_differences",
@@ -68,7 +68,7 @@ class Oracle(NamedTuple):
     module: str | None = None
 
 
-class Kernel(NamedTuple):
+class KernelCases(NamedTuple):
     """A kernel with its options and oracles."""
 
     name: str

@@ -11,14 +11,14 @@ import numpy as np
 from xpgrad._operators.units import UNITS
 
 from .._testing import augru_step, gru_d_reference, slstm_step, to_numpy, unit_reference
-from .case import Array, Arrays, Case, Kernel, draw, oracles_of, run_vjp, seeded, sum_or_stack
+from .case import Array, Arrays, Case, KernelCases, draw, oracles_of, run_vjp, seeded, sum_or_stack
 
 __all__ = ["CELL_OPERATORS", "CELL_UNITS"]
 
 _T, _N, _I, _H = 5, 3, 2, 4
 
 
-class _Operator(NamedTuple):
+class _CellOperatorCases(NamedTuple):
     """The differences between the operators: the axes of arguments and outputs, and what has no gradient."""
 
     name: str
@@ -47,7 +47,7 @@ _GRU_D = {
 }  # fmt: skip
 
 
-def _unit(name: str, step: Callable[..., Any], **options: Mapping[str, Any]) -> _Operator:
+def _unit(name: str, step: Callable[..., Any], **options: Mapping[str, Any]) -> _CellOperatorCases:
     """A declared operator, by the definition of its step for `unit_reference`.
 
     Its options come beside those that all have, with _ for a space.
@@ -57,10 +57,12 @@ def _unit(name: str, step: Callable[..., Any], **options: Mapping[str, Any]) -> 
     outputs = {key: unit.axes[key] for key in unit.cotangents}
     more = {key.replace("_", " "): own for key, own in options.items()}
     reference = unit_reference(unit, step)
-    return _Operator(name, reference, {**_SHARED, **_NORM, **more}, arguments, outputs, unit.constants)
+    return _CellOperatorCases(
+        name, reference, {**_SHARED, **_NORM, **more}, arguments, outputs, unit.constants
+    )
 
 
-def _step(op: _Operator) -> _Operator:
+def _step(op: _CellOperatorCases) -> _CellOperatorCases:
     """The operator's single step: a sequence of length 1."""
     unit = UNITS[op.name]
 
@@ -73,7 +75,7 @@ def _step(op: _Operator) -> _Operator:
     axes = unit.step_axes
     arguments = {name: axes[name] for name in unit.step_arguments}
     outputs = {name: axes[name] for name in unit.step_cotangents}
-    return _Operator(unit.step_name, reference, _OF_STEPS, arguments, outputs)
+    return _CellOperatorCases(unit.step_name, reference, _OF_STEPS, arguments, outputs)
 
 
 _UNITS = (
@@ -83,7 +85,9 @@ _UNITS = (
 _OPERATORS = (
     *_UNITS,
     *(_step(op) for op in _UNITS if UNITS[op.name].step is not None),
-    _Operator("gru_d", gru_d_reference, _SHARED, _GRU_D, {"H_all": "T D N H", "H_t": "D N H"}, ("mask",)),
+    _CellOperatorCases(
+        "gru_d", gru_d_reference, _SHARED, _GRU_D, {"H_all": "T D N H", "H_t": "D N H"}, ("mask",)
+    ),
 )
 
 
@@ -108,7 +112,7 @@ def _is_at_a_kink(arguments: Arrays) -> bool:
 
 
 def _case(
-    op: _Operator,
+    op: _CellOperatorCases,
     *,
     seed: int,
     lengths: bool = False,
@@ -164,7 +168,7 @@ def _moved(xp: Any, arrays: Arrays, back: bool = False) -> dict[str, Array]:
     }
 
 
-def _by_reference(op: _Operator, xp: Any, arguments: Arrays, case: Case) -> dict[str, Array]:
+def _by_reference(op: _CellOperatorCases, xp: Any, arguments: Arrays, case: Case) -> dict[str, Array]:
     """The outputs of the reference, which has layout 0, in the case's layout."""
     attributes = dict(case.attributes)
     layout = attributes.pop("layout", 0)
@@ -173,11 +177,11 @@ def _by_reference(op: _Operator, xp: Any, arguments: Arrays, case: Case) -> dict
     return _moved(xp, outputs) if layout else outputs
 
 
-def _from_reference(op: _Operator, case: Case) -> Arrays:
+def _from_reference(op: _CellOperatorCases, case: Case) -> Arrays:
     return _by_reference(op, np, {**case.arguments, **case.integers}, case)
 
 
-def _from_autograd(op: _Operator, case: Case) -> Arrays:
+def _from_autograd(op: _CellOperatorCases, case: Case) -> Arrays:
     import torch
 
     tensors: dict[str, Any] = {
@@ -194,8 +198,8 @@ def _from_autograd(op: _Operator, case: Case) -> Arrays:
     return sum_or_stack(case, pullback)
 
 
-def _kernel(op: _Operator) -> Kernel:
-    return Kernel(
+def _kernel(op: _CellOperatorCases) -> KernelCases:
+    return KernelCases(
         op.name,
         seeded(_case, op, op.options),
         functools.partial(run_vjp, op.name),

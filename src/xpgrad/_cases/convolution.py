@@ -10,7 +10,7 @@ import numpy as np
 
 from .._conv.choice import METHODS
 from .._testing import conv_grad_reference, conv_reference, to_numpy
-from .case import Arrays, Case, Kernel, Oracle, draw, from_differences, run_vjp, sum_or_stack
+from .case import Arrays, Case, KernelCases, Oracle, draw, from_differences, run_vjp, sum_or_stack
 
 __all__ = ["CONVOLUTIONS"]
 
@@ -213,9 +213,9 @@ def _from_torch(transposed: bool, case: Case) -> dict[str, np.ndarray]:
     return _results(case, lambda: to_numpy(Y), pullback)
 
 
-def _kernel(name: str, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
+def _kernel(name: str, options: Mapping[str, Mapping[str, Any]]) -> KernelCases:
     transposed = name == "conv_transpose"
-    return Kernel(
+    return KernelCases(
         name,
         {
             option: functools.partial(_case, transposed, seed=seed, **settings)
@@ -230,7 +230,7 @@ def _kernel(name: str, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
     )
 
 
-CONVOLUTIONS: tuple[Kernel, ...] = (
+CONVOLUTIONS: tuple[KernelCases, ...] = (
     _kernel("conv", _CONV_OPTIONS),
     _kernel("conv_transpose", _TRANSPOSED_OPTIONS),
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._testing import layer_norm_gru_reference, layer_norm_lstm_reference, to_numpy
-from .case import Array, Arrays, Case, Kernel, draw, oracles_of, resets_of, run_vjp, seeded, sum_or_stack
+from .case import Array, Arrays, Case, KernelCases, draw, oracles_of, resets_of, run_vjp, seeded, sum_or_stack
 
 __all__ = ["LAYER_NORM"]
 
@@ -124,8 +124,8 @@ def _from_autograd(op: _LayerNormCase, case: Case) -> Arrays:
     return sum_or_stack(case, pullback)
 
 
-def _kernel(op: _LayerNormCase) -> Kernel:
-    return Kernel(
+def _kernel(op: _LayerNormCase) -> KernelCases:
+    return KernelCases(
         op.name,
         seeded(_case, op, _OPTIONS),
         functools.partial(run_vjp, op.name),

@@ -21,7 +21,7 @@ from .case import (
     Array,
     Arrays,
     Case,
-    Kernel,
+    KernelCases,
     Oracle,
     draw,
     from_differences,
@@ -36,7 +36,7 @@ from .case import (
 __all__ = ["CELLS", "SEQUENCES"]
 
 
-class Recurrence(NamedTuple):
+class RecurrentCases(NamedTuple):
     """The differences between the recurrent operators."""
 
     name: str
@@ -55,7 +55,7 @@ class Recurrence(NamedTuple):
     """The attributes with which the operator is the module's."""
 
 
-_LSTM = Recurrence(
+_LSTM = RecurrentCases(
     name="lstm",
     gates=4,
     states=("initial_h", "initial_c"),
@@ -67,7 +67,7 @@ _LSTM = Recurrence(
     places=(0, 2, 3, 1),  # i f g o among i o f c
     native={},
 )
-_GRU = Recurrence(
+_GRU = RecurrentCases(
     name="gru",
     gates=3,
     states=("initial_h",),
@@ -79,7 +79,7 @@ _GRU = Recurrence(
     places=(1, 0, 2),  # r z n among z r h
     native={"linear_before_reset": 1},
 )
-_RNN = Recurrence(
+_RNN = RecurrentCases(
     name="rnn",
     gates=1,
     states=("initial_h",),
@@ -100,7 +100,7 @@ def _sample_axis(name: str, layout: int) -> int:
 
 
 def _sequence_case(
-    op: Recurrence,
+    op: RecurrentCases,
     *,
     seed: int,
     steps: int = 5,
@@ -292,7 +292,7 @@ _RNN_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _from_reference(op: Recurrence, case: Case) -> Arrays:
+def _from_reference(op: RecurrentCases, case: Case) -> Arrays:
     forward = op.reference(**case.arguments, **case.integers, **case.attributes)
     saved = {name: getattr(forward, name) for name in op.saved}
     cotangents = {f"grad_{name}": value for name, value in case.cotangents.items()}
@@ -302,7 +302,7 @@ def _from_reference(op: Recurrence, case: Case) -> Arrays:
     return named_results(case, forward, grads)
 
 
-def _from_autograd(op: Recurrence, case: Case) -> Arrays:
+def _from_autograd(op: RecurrentCases, case: Case) -> Arrays:
     import torch
 
     arguments: dict[str, Any] = {
@@ -325,7 +325,7 @@ def _from_autograd(op: Recurrence, case: Case) -> Arrays:
     return sum_or_stack(case, pullback)
 
 
-def _from_torch_nn(op: Recurrence, case: Case, *, cell: bool = False) -> Arrays | None:
+def _from_torch_nn(op: RecurrentCases, case: Case, *, cell: bool = False) -> Arrays | None:
     """PyTorch's module or cell in float64, for the options that it has."""
     attributes = {k: v for k, v in case.attributes.items() if k not in ("direction", "layout")}
     if set(case.arguments) != {"X", "W", "R", "B", *op.states} or attributes != op.native:
@@ -378,8 +378,8 @@ def _from_torch_nn(op: Recurrence, case: Case, *, cell: bool = False) -> Arrays 
     return outputs | {f"gradient of {name}": gradient for name, gradient in grads.items()}
 
 
-def _sequence_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
-    return Kernel(
+def _sequence_kernel(op: RecurrentCases, options: Mapping[str, Mapping[str, Any]]) -> KernelCases:
+    return KernelCases(
         op.name,
         seeded(_sequence_case, op, options),
         functools.partial(run_vjp, op.name),
@@ -417,7 +417,7 @@ _RNN_CELL_OPTIONS = {
 _CELL_NAMES = {"initial_h": "H", "initial_c": "C", "H_t": "H_next", "C_t": "C_next"}
 
 
-def _to_cell(op: Recurrence, case: Case, name: str, array: Array) -> tuple[str, Array] | None:
+def _to_cell(op: RecurrentCases, case: Case, name: str, array: Array) -> tuple[str, Array] | None:
     """The cell's name and array for a sequence's; None if the cell has none."""
     if name in ("H_all", "C_all"):
         return None
@@ -429,13 +429,13 @@ def _to_cell(op: Recurrence, case: Case, name: str, array: Array) -> tuple[str, 
     return prefix + _CELL_NAMES.get(bare, bare), array[0, ...]
 
 
-def _cell_results(op: Recurrence, case: Case, results: Arrays | None) -> Arrays | None:
+def _cell_results(op: RecurrentCases, case: Case, results: Arrays | None) -> Arrays | None:
     if results is None:
         return None
     return dict(filter(None, (_to_cell(op, case, name, array) for name, array in results.items())))
 
 
-def _cell_case(op: Recurrence, **options: Any) -> Case:
+def _cell_case(op: RecurrentCases, **options: Any) -> Case:
     """The first step of a sequence."""
     case = _sequence_case(op, steps=1, **options)
     return case._replace(
@@ -445,7 +445,7 @@ def _cell_case(op: Recurrence, **options: Any) -> Case:
     )
 
 
-def _as_sequence(op: Recurrence, case: Case) -> Case:
+def _as_sequence(op: RecurrentCases, case: Case) -> Case:
     """A cell's problem as a sequence of one step."""
     names = {cell: sequence for sequence, cell in _CELL_NAMES.items()}
     cotangents = {names[name]: array[None] for name, array in case.cotangents.items()}
@@ -455,12 +455,12 @@ def _as_sequence(op: Recurrence, case: Case) -> Case:
     return case._replace(arguments=arguments, cotangents=cotangents, sample_axes=sample_axes)
 
 
-def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
+def _cell_kernel(op: RecurrentCases, options: Mapping[str, Mapping[str, Any]]) -> KernelCases:
     def through(oracle: Callable[..., Arrays | None], **more: Any) -> Callable[[Case], Arrays | None]:
         return lambda case: _cell_results(op, case, oracle(op, _as_sequence(op, case), **more))
 
     name = f"{op.name}_cell"
-    return Kernel(
+    return KernelCases(
         name,
         seeded(_cell_case, op, options),
         functools.partial(run_vjp, name),

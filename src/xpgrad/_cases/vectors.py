@@ -14,7 +14,7 @@ from xpgrad._operators.axes import gradient_name
 from xpgrad._operators.vjp import rule_of
 
 from .._testing import relative_error
-from .case import Case, Kernel, from_differences
+from .case import Case, KernelCases, from_differences
 from .kernels import KERNELS
 
 __all__ = ["Vector", "operators", "vectors"]
@@ -115,13 +115,13 @@ def vectors(
     return (_vector(kernel, name, seed, index) for index, name in enumerate(names))
 
 
-def _has_differences(kernel: Kernel, option: str) -> bool:
+def _has_differences(kernel: KernelCases, option: str) -> bool:
     """A truncated gradient has no vectors; samples' gradients are gradients of batches of one."""
     case = kernel.options[option]()
     return not option.startswith("per_sample") and case.gradient_attributes.get("peephole") != "truncated"
 
 
-def _vector(kernel: Kernel, option: str, seed: int, index: int) -> Vector:
+def _vector(kernel: KernelCases, option: str, seed: int, index: int) -> Vector:
     worst = math.inf
     for draw in range(_DRAWS):
         case = _finite(kernel.options[option](seed=[seed, index, draw]))
@@ -147,7 +147,7 @@ def _finite(case: Case) -> Case:
     )
 
 
-def _named(kernel: Kernel, option: str, case: Case, results: Mapping[str, Any], error: float) -> Vector:
+def _named(kernel: KernelCases, option: str, case: Case, results: Mapping[str, Any], error: float) -> Vector:
     gradients = {name: a for name, a in results.items() if name.startswith("gradient of ")}
     outputs = {name: a for name, a in results.items() if name not in gradients}
     cotangents = rule_of(getattr(xpgrad, kernel.name)).cotangents

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._cells.reverse import pull_back
-from xpgrad._cells.stages import Buffer, Place, Planner, Stage, Sum, is_expensive
-from xpgrad._cells.trace import Step, in_order, trace
+from xpgrad._cells.stages import Buffer, BufferBlock, Planner, Stage, Sum, is_expensive
+from xpgrad._cells.trace import StepGraph, in_order, trace
 from xpgrad.engine.arrays.tape import Value
 
 
@@ -164,7 +164,7 @@ def build(
 
 
 class _Builder:
-    def __init__(self, name: str, step: Step, inputs: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, name: str, step: StepGraph, inputs: Mapping[str, Sequence[str]]) -> None:
         self._name, self._step, self._inputs = name, step, inputs
         self._states = range(len(step.before))
         sources: dict[Value, list[int]] = {}
@@ -184,22 +184,22 @@ class _Builder:
         forward = self._forward(saved, means)
         return forward, self._backward(forward, saved, means, seeds, found)
 
-    def _own_leaves(self) -> dict[Value, Place]:
+    def _own_leaves(self) -> dict[Value, BufferBlock]:
         """What the forward and the backward step find."""
         step = self._step
-        leaves = {value: Place(after(k)) for k, value in enumerate(step.after)}
-        leaves |= {value: Place(before(k)) for k, value in enumerate(step.before)}
+        leaves = {value: BufferBlock(after(k)) for k, value in enumerate(step.after)}
+        leaves |= {value: BufferBlock(before(k)) for k, value in enumerate(step.before)}
         leaves |= dict(zip(step.given, self._given_places("input"), strict=True))
         vectors = Buffer("v", len(step.vectors), "every")
-        return leaves | {value: Place(vectors, k) for k, value in enumerate(step.vectors)}
+        return leaves | {value: BufferBlock(vectors, k) for k, value in enumerate(step.vectors)}
 
     def _given_buffers(self, kind: str) -> tuple[Buffer, ...]:
         """A buffer for each input beside x."""
         return tuple(Buffer(f"{kind}_{name}", max(1, len(own)), "now") for name, own in self._inputs.items())
 
-    def _given_places(self, kind: str) -> list[Place]:
+    def _given_places(self, kind: str) -> list[BufferBlock]:
         """The places of these inputs' blocks, or of their cotangents."""
-        return [Place(buffer, k) for buffer in self._given_buffers(kind) for k in range(buffer.blocks)]
+        return [BufferBlock(buffer, k) for buffer in self._given_buffers(kind) for k in range(buffer.blocks)]
 
     def _saved(self, values: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
         """Which values of the step the gradient is to find, and which row means."""
@@ -226,30 +226,34 @@ class _Builder:
         step = self._step
         inputs = Buffer("x", len(step.inputs), "now")
         given = set(step.given)
-        leaves: dict[Value, Place | Sum] = {
+        leaves: dict[Value, BufferBlock | Sum] = {
             value: place
             for value, place in self._own_leaves().items()
             if place.buffer.at != "now" or value in given
         }
-        leaves |= {value: Place(inputs, k) for k, value in enumerate(step.inputs)}
+        leaves |= {value: BufferBlock(inputs, k) for k, value in enumerate(step.inputs)}
         groups = [self._group(number) for number in range(len(self._sources))]
-        later: dict[Value, Place] = {}
+        later: dict[Value, BufferBlock] = {}
         for group in groups:
-            places = {v: Place(group.product, n) for n, v in enumerate(self._products[group.number])}
+            places = {v: BufferBlock(group.product, n) for n, v in enumerate(self._products[group.number])}
             if group.state is None:
                 later |= places
             else:
                 leaves |= places
         kept = tuple(Buffer(f"saved_mean{k}", 1, "now", True) for k in range(len(means)))
-        later |= {value: Place(buffer) for value, buffer in zip(means, kept, strict=True)}
+        later |= {value: BufferBlock(buffer) for value, buffer in zip(means, kept, strict=True)}
         buffer = Buffer("saved", len(saved), "now") if saved else None
-        outputs: list[tuple[Place, Any]] = [(Place(after(k)), v) for k, v in enumerate(step.after)]
-        if buffer is not None:
-            outputs += [(Place(buffer, k), value) for k, value in enumerate(saved)]
-        outputs += [
-            (Place(group.source), self._sources[group.number]) for group in groups if group.state is None
+        outputs: list[tuple[BufferBlock, Any]] = [
+            (BufferBlock(after(k)), v) for k, v in enumerate(step.after)
         ]
-        full = Place(inputs) if step.inputs else Place(before(step.read[0]))
+        if buffer is not None:
+            outputs += [(BufferBlock(buffer, k), value) for k, value in enumerate(saved)]
+        outputs += [
+            (BufferBlock(group.source), self._sources[group.number])
+            for group in groups
+            if group.state is None
+        ]
+        full = BufferBlock(inputs) if step.inputs else BufferBlock(before(step.read[0]))
         averages = _averages(outputs, leaves, later)
         planner = Planner(f"{self._name}_step", leaves, later, full, outputs)
         stages = planner.stages()
@@ -280,16 +284,16 @@ class _Builder:
     ) -> BackwardPlan:
         step, groups = self._step, forward.groups
         own = self._own_leaves()
-        leaves: dict[Value, Place | Sum] = dict(own)
+        leaves: dict[Value, BufferBlock | Sum] = dict(own)
         if forward.saved is not None:
-            leaves |= {value: Place(forward.saved, k) for k, value in enumerate(saved)}
-        leaves |= {value: Place(buffer) for value, buffer in zip(means, forward.means, strict=True)}
+            leaves |= {value: BufferBlock(forward.saved, k) for k, value in enumerate(saved)}
+        leaves |= {value: BufferBlock(buffer) for value, buffer in zip(means, forward.means, strict=True)}
         multiplied = {group.state for group in groups}
         direct = [found.get(v) is not None or k not in multiplied for k, v in enumerate(step.before)]
         for k, seed in enumerate(seeds):
-            through = [Place(group.back) for group in groups if group.state == k]
-            passed = [Place(carry(k))] if direct[k] else []
-            leaves[seed] = Sum((*passed, *through), (Place(given(k)),))
+            through = [BufferBlock(group.back) for group in groups if group.state == k]
+            passed = [BufferBlock(carry(k))] if direct[k] else []
+            leaves[seed] = Sum((*passed, *through), (BufferBlock(given(k)),))
         wanted: list[Any] = [found.get(value) for value in step.inputs]
         products, sources = [], list[int | None]()
         for group in groups:
@@ -300,16 +304,16 @@ class _Builder:
             sources.append(None if group.state is not None else len(wanted))
             wanted += [] if group.state is not None else [self._sources[group.number]]
         columns = Buffer("columns", len(wanted), "local")
-        outputs = [(Place(columns, k), value) for k, value in enumerate(wanted)]
-        outputs += [(Place(carry(k)), found.get(v)) for k, v in enumerate(step.before) if direct[k]]
+        outputs = [(BufferBlock(columns, k), value) for k, value in enumerate(wanted)]
+        outputs += [(BufferBlock(carry(k)), found.get(v)) for k, v in enumerate(step.before) if direct[k]]
         outputs += list(zip(self._given_places("dinput"), map(found.get, step.given), strict=True))
         later = {
-            value: Place(groups[value.index].back)
+            value: BufferBlock(groups[value.index].back)
             for value in _reached([v for _, v in outputs if v is not None], leaves)
             if value.called("back")
         }
         averages = _averages(outputs, leaves, later)
-        planner = Planner(f"{self._name}_pullback", leaves, later, Place(after(0)), outputs)
+        planner = Planner(f"{self._name}_pullback", leaves, later, BufferBlock(after(0)), outputs)
         stages = planner.stages()
         levels = [
             max(planner.level(found.get(value)) for value in self._products[group.number]) for group in groups
@@ -353,13 +357,13 @@ def _is_raw(value: Any, known: dict[Value, bool]) -> bool:
 
 
 def _averages(
-    outputs: list[tuple[Place, Any]], leaves: Mapping[Value, Any], later: dict[Value, Place]
+    outputs: list[tuple[BufferBlock, Any]], leaves: Mapping[Value, Any], later: dict[Value, BufferBlock]
 ) -> list[tuple[int, Any]]:
     """The means within heads on which outputs depend, with their numbers; each operand is an output too."""
     wanted = _reached([value for _, value in outputs if value is not None], leaves)
     found = list(enumerate(sorted((v for v in wanted if v.called("average")), key=_number)))
-    later |= {value: Place(average(number)) for number, value in found}
-    outputs += [(Place(averaged(number)), value.arguments[0]) for number, value in found]
+    later |= {value: BufferBlock(average(number)) for number, value in found}
+    outputs += [(BufferBlock(averaged(number)), value.arguments[0]) for number, value in found]
     return found
 
 

@@ -18,7 +18,7 @@ from xpgrad._cells.build import (
     carry,
     given,
 )
-from xpgrad._cells.stages import Buffer, Part, Stage
+from xpgrad._cells.stages import Buffer, Stage, StageBlocks
 from xpgrad._operators.arguments import check_rank, check_shape
 from xpgrad._recurrent.call import Direction, RecurrentCall, units
 from xpgrad._recurrent.gradient_sums import GradientSums
@@ -140,7 +140,7 @@ def _scaled(xp: Any, x: Any, factor: Any) -> tuple:
     return (x * factor,)
 
 
-class _Loop:
+class _CellLoop:
     """The buffers of one direction's loop by name, and stages on them."""
 
     def __init__(self, call: CellCall, direction: Direction) -> None:
@@ -164,7 +164,7 @@ class _Loop:
         """A stage on the buffers; `others` stand in the place of some."""
         rows = {**self.rows, **others}
 
-        def operands(parts: Sequence[Part]) -> list[Operand]:
+        def operands(parts: Sequence[StageBlocks]) -> list[Operand]:
             return [
                 Operand(
                     rows.get(b.name),
@@ -228,7 +228,7 @@ def forward_direction(
 ) -> tuple:
     """Rows of each state, final states, rows of what is saved and of row means."""
     engine, timeline, H = call.engine, direction.timeline, call.H
-    loop = _Loop(call, direction)
+    loop = _CellLoop(call, direction)
     initial = [call.initial(f"initial_{name}", direction) for name in states]
     if call.part("W", direction) is not None:
         loop.rows["x"] = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
@@ -284,7 +284,7 @@ def backward_direction(
     """The wanted gradients of one direction, by argument name."""
     if not wanted:
         return {}
-    back = _Backward(call, direction, forward, plan, states, wanted)
+    back = _CellBackward(call, direction, forward, plan, states, wanted)
     sums = GradientSums(call, direction, wanted, per_sample)
     for chunk, columns in sums.chunks(plan.columns.blocks * call.H, like=back.initial[0]):
         back.loop(chunk, columns)
@@ -303,7 +303,7 @@ def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-class _Backward:
+class _CellBackward:
     """The backward loop of one direction: what it reads, and the cotangents that it carries."""
 
     def __init__(
@@ -317,7 +317,7 @@ class _Backward:
     ) -> None:
         engine = call.engine
         self.call, self.direction, self.wanted, self.states = call, direction, wanted, states
-        self.groups, self.plan, self.buffers = forward.groups, plan, _Loop(call, direction)
+        self.groups, self.plan, self.buffers = forward.groups, plan, _CellLoop(call, direction)
         rows = self.buffers.rows
         self.has_W = call.part("W", direction) is not None
         self.x: Any = call.rows("X", direction) if "W" in wanted else None

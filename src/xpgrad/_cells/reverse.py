@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xpgrad._cells.trace import Rule, Step
+from xpgrad._cells.trace import Rule, StepGraph
 from xpgrad.engine.arrays.tape import Value
 
 
@@ -41,12 +41,14 @@ _PULLBACKS: dict[str, Callable[..., tuple]] = {
 }
 
 
-def pull_back(step: Step, groups: Sequence[Sequence[Value]], seeds: Sequence[Value]) -> dict[Value, Value]:
+def pull_back(
+    step: StepGraph, groups: Sequence[Sequence[Value]], seeds: Sequence[Value]
+) -> dict[Value, Value]:
     """The cotangents of all values on which the states after a step depend, by value.
 
     Parameters
     ----------
-    step : Step
+    step : StepGraph
         The graph; the cotangents become values of its tape.
     groups : sequence of sequence of value
         The products of one matrix with one value, group by group. Its transpose takes their cotangents back.
@@ -58,7 +60,7 @@ def pull_back(step: Step, groups: Sequence[Sequence[Value]], seeds: Sequence[Val
 
 
 class _Reverse:
-    def __init__(self, step: Step, groups: Sequence[Sequence[Value]]) -> None:
+    def __init__(self, step: StepGraph, groups: Sequence[Sequence[Value]]) -> None:
         self._step, self._tape = step, step.tape
         self._found: dict[Value, Any] = {}
         self._todo: set[Value] = set()

@@ -49,7 +49,7 @@ class Buffer(NamedTuple):
     of_row: bool = False
 
 
-class Place(NamedTuple):
+class BufferBlock(NamedTuple):
     """A block of a buffer."""
 
     buffer: Buffer
@@ -59,11 +59,11 @@ class Place(NamedTuple):
 class Sum(NamedTuple):
     """A value that is the sum of several places; an optional place may be absent."""
 
-    places: tuple[Place, ...]
-    optional: tuple[Place, ...] = ()
+    places: tuple[BufferBlock, ...]
+    optional: tuple[BufferBlock, ...] = ()
 
 
-class Part(NamedTuple):
+class StageBlocks(NamedTuple):
     """The blocks of a buffer that a stage reads or writes."""
 
     buffer: Buffer
@@ -74,8 +74,8 @@ class Stage(NamedTuple):
     """One formula, and the parts of buffers that it reads and writes."""
 
     formula: Formula
-    inputs: tuple[Part, ...]
-    outputs: tuple[Part, ...]
+    inputs: tuple[StageBlocks, ...]
+    outputs: tuple[StageBlocks, ...]
     text: str
     """The formula's, to be read."""
 
@@ -93,13 +93,13 @@ class Planner:
     ----------
     name : str
         The name of the formulas.
-    leaves : mapping of value to Place or Sum
+    leaves : mapping of value to BufferBlock or Sum
         The places of values when a step begins.
-    later : mapping of value to Place
+    later : mapping of value to BufferBlock
         The places of products and row means, once their operands are computed.
-    full : Place
+    full : BufferBlock
         A leaf with every row and column.
-    outputs : list of (Place, value)
+    outputs : list of (BufferBlock, value)
         The places to which values go; None stands for zeros.
 
     Attributes
@@ -109,15 +109,15 @@ class Planner:
     """
 
     name: str
-    leaves: Mapping[Value, Place | Sum]
-    later: dict[Value, Place]
-    full: Place
-    outputs: list[tuple[Place, Value | None]]
+    leaves: Mapping[Value, BufferBlock | Sum]
+    later: dict[Value, BufferBlock]
+    full: BufferBlock
+    outputs: list[tuple[BufferBlock, Value | None]]
     scratch: list[Buffer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._levels: dict[Value, int] = {}
-        self._places: dict[Value, Place] = {}
+        self._places: dict[Value, BufferBlock] = {}
         self._outputs = list(self.outputs)
         for place, value in self._outputs:
             if value is not None and not place.buffer.of_row:
@@ -140,7 +140,7 @@ class Planner:
     def stages(self) -> list[Stage]:
         """The stages, by level."""
         for value in self._row_means():
-            place = self.later.setdefault(value, Place(Buffer(f"mean{value.number}", 1, "first", True)))
+            place = self.later.setdefault(value, BufferBlock(Buffer(f"mean{value.number}", 1, "first", True)))
             if place.buffer.at == "first":
                 self.scratch.append(place.buffer)
             self._outputs.append((place, value.arguments[0]))
@@ -165,21 +165,21 @@ class Planner:
             text.write(place, value)
         return text.stage(f"{self.name}_{level}")
 
-    def _level_of(self, place: Place, value: Any) -> int:
+    def _level_of(self, place: BufferBlock, value: Any) -> int:
         """The level of an output; zeros are written with the first value of their buffer."""
         if value is not None:
             return self.level(value)
         others = [self.level(v) for p, v in self._outputs if v is not None and p.buffer == place.buffer]
         return min(others, default=0)
 
-    def found(self, value: Any, level: int) -> Place | Sum | None:
+    def found(self, value: Any, level: int) -> BufferBlock | Sum | None:
         """The place from which a stage reads a value; None if the stage computes it."""
         leaf = self.later.get(value) or self.leaves.get(value)
-        if isinstance(leaf, Place) or self.level(value) == level:
+        if isinstance(leaf, BufferBlock) or self.level(value) == level:
             return leaf
         if value not in self._places and (leaf or (is_expensive(value) and value.axes == "each")):
             # the step changes a leaf before this stage, and an expensive value is not computed again
-            place = Place(Buffer(f"kept{value.number}", 1, "first"))
+            place = BufferBlock(Buffer(f"kept{value.number}", 1, "first"))
             self.scratch.append(place.buffer)
             self._places[value] = place
             self._outputs.append((place, value))
@@ -194,9 +194,9 @@ class _Text:
         self._inputs: dict[Buffer, set[int]] = {}
         self._lines: list[str] = []
         self._names: dict[Value, str] = {}
-        self._results: dict[Place, str] = {}
+        self._results: dict[BufferBlock, str] = {}
 
-    def write(self, place: Place, value: Any) -> None:
+    def write(self, place: BufferBlock, value: Any) -> None:
         """Compute a value for a place."""
         self._results[place] = self._wide(value)
 
@@ -209,7 +209,7 @@ class _Text:
             return name
         return f"xp.zeros_like({self._read(self._planner.full)}) + {name}"
 
-    def _read(self, place: Place) -> str:
+    def _read(self, place: BufferBlock) -> str:
         self._inputs.setdefault(place.buffer, set()).add(place.block)
         return f"{place.buffer.name}_{place.block}"
 
@@ -218,7 +218,7 @@ class _Text:
         if not isinstance(value, Value):
             return _number(value)
         if value not in self._names:
-            places: dict[Value, Place | Sum | None] = {}
+            places: dict[Value, BufferBlock | Sum | None] = {}
 
             def needed(one: Value) -> list[Value]:
                 places[one] = self._planner.found(one, self._level)
@@ -228,11 +228,11 @@ class _Text:
                 self._names[one] = self._named(one, places[one])
         return self._names[value]
 
-    def _named(self, value: Any, place: Place | Sum | None) -> str:
+    def _named(self, value: Any, place: BufferBlock | Sum | None) -> str:
         """The name of a value that is at a place, or else computed of its arguments."""
         if place is None:
             return self._computed(value)
-        return self._read(place) if isinstance(place, Place) else self._added(value, place)
+        return self._read(place) if isinstance(place, BufferBlock) else self._added(value, place)
 
     def _added(self, value: Any, places: Sum) -> str:
         name = f"t{value.number}"
@@ -269,19 +269,21 @@ class _Text:
 
     def stage(self, name: str) -> Stage:
         """The stage."""
-        inputs = [Part(buffer, tuple(sorted(blocks))) for buffer, blocks in self._inputs.items()]
+        inputs = [StageBlocks(buffer, tuple(sorted(blocks))) for buffer, blocks in self._inputs.items()]
         written: dict[Buffer, set[int]] = {}
         for place in self._results:
             written.setdefault(place.buffer, set()).add(place.block)
-        outputs = [Part(buffer, tuple(sorted(blocks))) for buffer, blocks in written.items()]
-        results = [self._results[Place(buffer, block)] for buffer, blocks in outputs for block in blocks]
+        outputs = [StageBlocks(buffer, tuple(sorted(blocks))) for buffer, blocks in written.items()]
+        results = [
+            self._results[BufferBlock(buffer, block)] for buffer, blocks in outputs for block in blocks
+        ]
         operands = [buffer.name for buffer, _ in inputs]
         body = [*map(_blocks_line, inputs), *self._lines, f"return {', '.join(results)},"]
         text = "\n".join([f"def {name}({', '.join(['xp', *operands])}):", *(f"    {x}" for x in body)]) + "\n"
         return Stage(Formula(_function(name, text)), tuple(inputs), tuple(outputs), text)
 
 
-def _blocks_line(part: Part) -> str:
+def _blocks_line(part: StageBlocks) -> str:
     """The line that gives an operand's blocks their names."""
     return f"{', '.join(f'{part.buffer.name}_{block}' for block in part.blocks)} = {part.buffer.name}"
 

@@ -271,7 +271,7 @@ class _Named(StandIn):
         return self._blocks[name]
 
 
-class _Block(StandIn):
+class _WeightBlock(StandIn):
     """What stands for a block of W or R: it is called with what it multiplies."""
 
     def __init__(self, operator: str, shown: str, operand: str, product: Callable[[Any], Any]) -> None:
@@ -301,7 +301,7 @@ class Input(StandIn):
         return error
 
 
-class Step(NamedTuple):
+class StepGraph(NamedTuple):
     """A step as a graph of values.
 
     Parameters
@@ -364,7 +364,7 @@ def trace(
     blocks: Mapping[str, Sequence[str]],
     inputs: Mapping[str, Sequence[str]] = _NOTHING,
     heads: int = 1,
-) -> Step:
+) -> StepGraph:
     """Run a step's formula once, and check what it did.
 
     Parameters
@@ -412,7 +412,7 @@ class _Tracer:
         self._inputs: dict[str, Any] = {}
         self._products: dict[str, Any] = {}
 
-    def step(self) -> Step:
+    def step(self) -> StepGraph:
         """Run the formula and return its graph."""
         after = self._run()
         reached = _reached(after)
@@ -438,7 +438,7 @@ class _Tracer:
                 "more"
             )
         given = list(self._given_values.values())
-        return Step(self._tape, used["W"], used["R"], self._vectors, given, self._before, after, read)
+        return StepGraph(self._tape, used["W"], used["R"], self._vectors, given, self._before, after, read)
 
     def _run(self) -> list[Any]:
         """The states that the formula returns."""
@@ -485,11 +485,13 @@ class _Tracer:
         blocks = self._blocks
         weights = {
             "W": {
-                name: _Block(self._operator, f"W.{name}", "x", functools.partial(self._input_block, name, k))
+                name: _WeightBlock(
+                    self._operator, f"W.{name}", "x", functools.partial(self._input_block, name, k)
+                )
                 for k, name in enumerate(blocks["W"])
             },
             "R": {
-                name: _Block(
+                name: _WeightBlock(
                     self._operator, f"R.{name}", "value", functools.partial(self._product_block, name, k)
                 )
                 for k, name in enumerate(blocks["R"])

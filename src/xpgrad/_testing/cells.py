@@ -111,11 +111,11 @@ def cell_reference(
     (5, 1, 2, 4)
     """
     weights = {"W": W, "R": R, "v": v}
-    own = _Step(cell.step, cell.states, cell.blocks, cell.inputs, cell.heads)
+    own = _CellFormula(cell.step, cell.states, cell.blocks, cell.inputs, cell.heads)
     return _over_sequences(own, weights, X, sequence_lens, initial or {}, direction, inputs)
 
 
-class _Step(NamedTuple):
+class _CellFormula(NamedTuple):
     """The formula of a step, and the names of its states, blocks and inputs."""
 
     formula: Callable[..., Any]
@@ -126,7 +126,7 @@ class _Step(NamedTuple):
 
 
 def _over_sequences(
-    step: _Step,
+    step: _CellFormula,
     weights: Mapping[str, Array | None],
     X: Array,
     sequence_lens: Array | None,
@@ -211,7 +211,9 @@ def unit_reference(unit: Unit, formula: Callable[..., Any]) -> Callable[..., tup
         if B is None:
             xp, rows = array_namespace(W), W.shape[1] // len(gates) * len(biases)
             B = xp.zeros((W.shape[0], rows), dtype=W.dtype, device=device(W))
-        step = _Step(functools.partial(formula, **others), states, blocks, dict.fromkeys(inputs, ()), heads)
+        step = _CellFormula(
+            functools.partial(formula, **others), states, blocks, dict.fromkeys(inputs, ()), heads
+        )
         weights = {"W": W, "R": R, "v": B}
         first, *rest = _over_sequences(step, weights, X, sequence_lens, initial, direction, inputs)
         return first, *rest[len(states) - 1 :], *rest[: len(states) - 1]

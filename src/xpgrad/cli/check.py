@@ -32,7 +32,7 @@ from array_api_compat import array_namespace
 import xpgrad
 from xpgrad.engine.process import guard
 
-from .._cases.case import Array, Arrays, Case, Kernel, Oracle
+from .._cases.case import Array, Arrays, Case, KernelCases, Oracle
 from .._cases.kernels import KERNELS
 from .._testing import dtype_name, relative_error
 from . import check_jax
@@ -50,11 +50,11 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-
 # ---------------------------------------------------------------------------------------- what is there
 
 
-def _by_kernel(kernel: Kernel, case: Case) -> Mapping[str, Array]:
+def _by_kernel(kernel: KernelCases, case: Case) -> Mapping[str, Array]:
     return kernel.run(case)
 
 
-def _by_onnx(kernel: Kernel, case: Case) -> Mapping[str, Array] | None:
+def _by_onnx(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
     from .check_onnx import results  # it imports onnx
 
     return results(kernel.name, case)
@@ -68,7 +68,7 @@ class Backend(NamedTuple):
     array_module: str
     engine: str | None
     dtypes: tuple[str, ...]
-    run: Callable[[Kernel, Case], Mapping[str, Array] | None] = _by_kernel
+    run: Callable[[KernelCases, Case], Mapping[str, Array] | None] = _by_kernel
     """The results of a case in this namespace; None where an adapter has no such operator or option."""
     numbers: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     """Within it the namespace has numbers of a dtype."""
@@ -136,7 +136,7 @@ def _missing(modules: Sequence[str]) -> list[str]:
     return [module for module in dict.fromkeys(modules) if importlib.util.find_spec(module) is None]
 
 
-def _rows(kernel: Kernel, option: str, backends: Sequence[Backend]) -> Iterator[Row]:
+def _rows(kernel: KernelCases, option: str, backends: Sequence[Backend]) -> Iterator[Row]:
     """Check one option of one kernel on every backend; each oracle is asked once."""
     problem: str | None
     case = kernel.options[option]()
@@ -162,7 +162,7 @@ def _rows(kernel: Kernel, option: str, backends: Sequence[Backend]) -> Iterator[
 
 
 def _checked(
-    row: Row, kernel: Kernel, case: Case, backend: Backend, known: Mapping[Oracle, Arrays]
+    row: Row, kernel: KernelCases, case: Case, backend: Backend, known: Mapping[Oracle, Arrays]
 ) -> Row | None:
     """The row with what was found; None where an adapter has no such operator or option."""
     try:
@@ -177,7 +177,7 @@ def _checked(
     return row._replace(problem=problem)
 
 
-def _run_in(kernel: Kernel, case: Case, backend: Backend, dtype: str) -> Mapping[str, Array] | None:
+def _run_in(kernel: KernelCases, case: Case, backend: Backend, dtype: str) -> Mapping[str, Array] | None:
     def convert(arrays: Arrays) -> Arrays:
         return {name: backend.array(array, dtype) for name, array in arrays.items()}
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from .._cases.case import Array, Case, Kernel
+from .._cases.case import Array, Case, KernelCases
 
 __all__ = ["numbers", "run"]
 
@@ -18,7 +18,7 @@ def numbers(dtype: str) -> contextlib.AbstractContextManager[Any]:
     return jax.enable_x64(dtype == "float64")
 
 
-def run(kernel: Kernel, case: Case) -> Mapping[str, Array] | None:
+def run(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
     """Outputs that have a cotangent, and the gradients of all arguments; None for what JAX's functions lack.
 
     Gradients of each sample, weighted ones too, are `jax.vmap`'s affair there, and cell states at all times

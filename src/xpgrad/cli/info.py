@@ -87,7 +87,7 @@ class Hint(NamedTuple):
     how: str
 
 
-class Report(NamedTuple):
+class InfoReport(NamedTuple):
     """Everything that the command shows."""
 
     versions: dict[str, str]
@@ -158,9 +158,9 @@ def libraries_in_maps(maps: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def hints(report: Report) -> list[Hint]:
+def hints(report: InfoReport) -> list[Hint]:
     """What would make this machine faster, the most effective first."""
-    rules: tuple[Callable[[Report], Hint | None], ...] = (
+    rules: tuple[Callable[[InfoReport], Hint | None], ...] = (
         _kernel_set,
         _llvmlite,
         _numpy_blas,
@@ -172,7 +172,7 @@ def hints(report: Report) -> list[Hint]:
     return [hint for rule in rules if (hint := rule(report)) is not None]
 
 
-def _kernel_set(report: Report) -> Hint | None:
+def _kernel_set(report: InfoReport) -> Hint | None:
     for pool in report.pools:
         if pool.library == "openblas" and pool.kernels and report.cpu.avx512:
             if pool.kernels.lower() in AVX512_KERNELS or report.cpu.architecture not in ("x86_64", "AMD64"):
@@ -185,7 +185,7 @@ def _kernel_set(report: Report) -> Hint | None:
     return None
 
 
-def _llvmlite(report: Report) -> Hint | None:
+def _llvmlite(report: InfoReport) -> Hint | None:
     if "llvmlite" not in report.versions:
         return Hint(
             "llvmlite is not installed: the formulas run in NumPy, block by block, instead of compiled",
@@ -199,7 +199,7 @@ def _llvmlite(report: Report) -> Hint | None:
     return None
 
 
-def _numpy_blas(report: Report) -> Hint | None:
+def _numpy_blas(report: InfoReport) -> Hint | None:
     fast = ("openblas", "mkl", "blis", "accelerate", "armpl", "nvpl", "flexiblas")
     if any(name in report.blas.lower() for name in fast):
         return None
@@ -213,7 +213,7 @@ def _numpy_blas(report: Report) -> Hint | None:
     )
 
 
-def _too_many_threads(report: Report) -> Hint | None:
+def _too_many_threads(report: InfoReport) -> Hint | None:
     most = max((pool.threads or 0 for pool in report.pools), default=0)
     if most <= report.cpu.cores:
         return None
@@ -224,7 +224,7 @@ def _too_many_threads(report: Report) -> Hint | None:
     )
 
 
-def _too_few_threads(report: Report) -> Hint | None:
+def _too_few_threads(report: InfoReport) -> Hint | None:
     single = [
         f"{name}={value}"
         for name, value in report.variables.items()
@@ -238,7 +238,7 @@ def _too_few_threads(report: Report) -> Hint | None:
     )
 
 
-def _openmp_copies(report: Report) -> Hint | None:
+def _openmp_copies(report: InfoReport) -> Hint | None:
     openmp = [pool for pool in report.pools if pool.kind == "openmp"]
     if len(openmp) < 2:
         return None
@@ -263,7 +263,7 @@ _PURPOSES = {
 """What every optional package but llvmlite is for, in its absence."""
 
 
-def missing(report: Report) -> list[Hint]:
+def missing(report: InfoReport) -> list[Hint]:
     """A sentence for each optional package that is not installed."""
     return [
         Hint(f"{package} is not installed: {purpose}", f"pip install {package}")
@@ -272,7 +272,7 @@ def missing(report: Report) -> list[Hint]:
     ]
 
 
-def _pools(report: Report) -> Hint | None:
+def _pools(report: InfoReport) -> Hint | None:
     busy = [pool for pool in report.pools if (pool.threads or 0) > 1]
     if len({pool.kind for pool in busy}) < 2:
         return None
@@ -287,7 +287,7 @@ def _pools(report: Report) -> Hint | None:
 # ------------------------------------------------------------------------------------ reading the machine
 
 
-def read_machine() -> Report:
+def read_machine() -> InfoReport:
     """Read everything; torch and llvmlite are imported, because that is how programs run."""
     from ..engine import describe_engines, describe_products
 
@@ -302,7 +302,7 @@ def read_machine() -> Report:
     np.ones((64, 64)) @ np.ones((64, 64))  # BLAS libraries may load and choose on first use
     build: Any = np.show_config(mode="dicts")
     blas = build.get("Build Dependencies", {}).get("blas", {})
-    return Report(
+    return InfoReport(
         versions=versions,
         engines=engines,
         products=products,
@@ -427,7 +427,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(report: Report, found: Sequence[Hint], times: options.Times) -> dict[str, Any]:
+def as_json(report: InfoReport, found: Sequence[Hint], times: options.Times) -> dict[str, Any]:
     """The report in JSON types."""
     return {
         **report._asdict(),
@@ -439,7 +439,7 @@ def as_json(report: Report, found: Sequence[Hint], times: options.Times) -> dict
     }
 
 
-def _print(report: Report, found: Sequence[Hint]) -> None:
+def _print(report: InfoReport, found: Sequence[Hint]) -> None:
     def pairs(title: str, entries: Mapping[str, object]) -> None:
         table(title, ("", ""), list(entries.items()))
         print()
