@@ -29,7 +29,7 @@ from xpgrad._calls import plans as _plans
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products import matrix as own_products
-from xpgrad.engine.programs.instructions import Loop, Multiply, Pack
+from xpgrad.engine.programs.instructions import Multiply, Pack, RunTimeLoop
 from xpgrad.engine.programs.program import Program, _executor
 from xpgrad_bench.floor import PRODUCTS
 
@@ -46,7 +46,7 @@ STEPS = (
 KINDS = {
     Multiply: "products",
     Pack: "packing",
-    Loop: "time loops",
+    RunTimeLoop: "time loops",
 }
 OTHERS = "arithmetic"
 NAMES = (*dict.fromkeys(KINDS.values()), OTHERS)
@@ -58,7 +58,7 @@ TURNS = 7
 
 def _sizes_in(product):
     """Where in an instruction's integers the sizes are, which T decides."""
-    return product.data_start(1) + records.positions(records.Product).m
+    return product.data_start(1) + records.positions(records.ProductRecord).m
 
 
 def note(make):

@@ -26,7 +26,7 @@ from xpgrad.engine.compiled.records import (
     Kind,
     ProgramHead,
     SharedWork,
-    Work,
+    WorkRecord,
     flat,
     length,
     positions,
@@ -106,10 +106,10 @@ def runner(engine, loop):
     record_at = begin + length(InstructionHead)
     start, number, first = engine.team.addresses
     shared = SharedWork(loop.function, address_of(integers), loop.parts, number, first)
-    record = flat(Work(0, shared))
+    record = flat(WorkRecord(0, shared))
     head = ProgramHead(start, compiled_share(), guard=0, steps=0)
     code = np.asarray([*head, length(InstructionHead) + len(record), kind, *record])
-    code[record_at] = address_of(code) + 8 * (record_at + positions(Work).shared.function)
+    code[record_at] = address_of(code) + 8 * (record_at + positions(WorkRecord).shared.function)
     execute = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor())
 
     def run(kept=(integers, loop)):

@@ -210,15 +210,15 @@ def test_items_in_threads(name: str, threads: int, monkeypatch: pytest.MonkeyPat
         "one image": Case((1, 9, 40, 40), (12, 9, 3, 3), {"pads": 1}),
     }
     parts = []
-    numbers = compiled_shifts.Plan.numbers
+    numbers = compiled_shifts.ShiftPlan.numbers
 
-    def counted(plan: compiled_shifts.Plan, *args: Any) -> list[Any]:
+    def counted(plan: compiled_shifts.ShiftPlan, *args: Any) -> list[Any]:
         parts.append(plan.parts)
         return numbers(plan, *args)
 
     setting = compiled_shifts._Setting(threads, 0, compiled_shifts.tiles())
     monkeypatch.setattr(compiled_shifts._Setting, "of", lambda machine: setting)
-    monkeypatch.setattr(compiled_shifts.Plan, "numbers", counted)
+    monkeypatch.setattr(compiled_shifts.ShiftPlan, "numbers", counted)
     check(cases[name], "float64")
     assert max(parts) > 1
 

@@ -35,7 +35,7 @@ def test_a_weight_stands_between_rows() -> None:
 
 
 def test_a_record_in_a_record_stands_as_its_fields() -> None:
-    at = records.positions(records.Product)
+    at = records.positions(records.ProductRecord)
     assert at.a == (11, 12, 13)
     assert at.b.address == 14
-    assert records.length(records.Product) == 20
+    assert records.length(records.ProductRecord) == 20

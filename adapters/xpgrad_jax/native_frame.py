@@ -11,8 +11,8 @@ from llvmlite import ir
 
 from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
 from xpgrad.engine.compiled.native import array_at, call_for_number, inside, stack, words
-from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
-from xpgrad.engine.compiled.translate import Instruction
+from xpgrad.engine.compiled.records import ForeignProgramRecord, HostWords, length, positions
+from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, run
 
 MAJOR, MINOR = 0, 3
@@ -70,9 +70,9 @@ class FrameBuffer(NamedTuple):
 
 
 _FRAME, _BUFFER = positions(CallFrame), positions(FrameBuffer)
-_PROGRAM, _HOST = positions(ForeignProgram), positions(HostWords)
+_PROGRAM, _HOST = positions(ForeignProgramRecord), positions(HostWords)
 _FRAME_WORDS, _BUFFER_WORDS, _HOST_WORDS = length(CallFrame), length(FrameBuffer), length(HostWords)
-_PROGRAM_WORDS = length(ForeignProgram)
+_PROGRAM_WORDS = length(ForeignProgramRecord)
 # XLA's functions, by their places in its table
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE_TASK = 6, 8, 17
 
@@ -90,14 +90,14 @@ _NO_MEMORY = _text("xpgrad: out of memory")
 _GUARD = _text("xpgrad: the guard found something wrong; xpgrad_jax._ffi.registry().findings() tells what")
 
 
-@Instruction
+@Intrinsic
 def _process_words(code):
     """The two words of the process."""
     word = words_by_name(code.module, PROCESS)
     return code.memory(code.builder.ptrtoint(word, INT64), np.int64, 2)
 
 
-@Instruction
+@Intrinsic
 def _text_at(code, text):
     """The address of a text, which stands in the code."""
     kind = ir.ArrayType(ir.IntType(8), len(text))

@@ -30,7 +30,7 @@ from xpgrad.engine.compiled.records import positions
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.programs.instructions import Quantity, most
 from xpgrad.engine.programs.recorder import Recorded, Recorder
-from xpgrad.engine.programs.schedule import Part, ScheduledChunk, Steps
+from xpgrad.engine.programs.schedule import RowSlice, ScheduledChunk, ScheduledSteps
 
 _SPAN = positions(Span)
 
@@ -338,7 +338,7 @@ class RecordedTimeline:
         self._is_turned = self._is_full and reverse
         self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
 
-    def forward(self) -> tuple[Steps, Steps]:
+    def forward(self) -> tuple[ScheduledSteps, ScheduledSteps]:
         """See Timeline."""
         return self._schedule.forward(self.reverse, self._is_turned)
 
@@ -411,14 +411,14 @@ class RecordedTimeline:
 
     def pieces_before(
         self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk
-    ) -> list[tuple[Part, Recorded]] | None:
+    ) -> list[tuple[RowSlice, Recorded]] | None:
         """See Timeline. Which of several chunks has the first step is not known."""
         if not self._is_full or self._schedule.resets or chunk.most < self.rows.most:
             return None
         N, later = self.batch, self._schedule.later * self.batch
         if self.reverse:
-            return [(Part(0, later), rows[Part(N, later), :]), (Part(later, N), initial)]
-        return [(Part(0, N), initial), (Part(N, later), rows[Part(0, later), :])]
+            return [(RowSlice(0, later), rows[RowSlice(N, later), :]), (RowSlice(later, N), initial)]
+        return [(RowSlice(0, N), initial), (RowSlice(N, later), rows[RowSlice(0, later), :])]
 
     def zeros(self, width: int, rows: int | Quantity | None = None) -> Recorded:
         """See Timeline."""

@@ -34,7 +34,7 @@ class _TracedProgram:
     """The record of a tape, as a Python function."""
 
     def __init__(self, tape: Tape, operands: Sequence[Value | None], results: Sequence[Any]) -> None:
-        self._memory = _Memory(tape)
+        self._memory = _ThreadBuffers(tape)
         given = [operand for operand in operands if operand is not None]
         text = _TracedText(given, [tape.made(result) for result in results], self._memory)
         self.text = text.text()
@@ -92,7 +92,7 @@ class TracedRows(_TracedProgram):
         self._run(*[outs[number] for number in self._order], *operands, *self._memory.views(shape))
 
 
-class _Memory:
+class _ThreadBuffers:
     """The buffers of a program, separate for each thread."""
 
     def __init__(self, tape: Tape) -> None:
@@ -139,7 +139,7 @@ class _TracedText:
     ``run`` takes memory for the results, the operands, and the buffers, which `memory` counts.
     """
 
-    def __init__(self, operands: Sequence[Value], results: Sequence[Value], memory: _Memory) -> None:
+    def __init__(self, operands: Sequence[Value], results: Sequence[Value], memory: _ThreadBuffers) -> None:
         self._operands, self._results, self._memory = operands, results, memory
         self._order = _needed(results)
         self._last = {id(used): n for n, value in enumerate(self._order) for used in value.uses}

@@ -23,7 +23,7 @@ from xpgrad.engine.compiled.records import (
     SystemCalls,
     positions,
 )
-from xpgrad.engine.compiled.translate import Function, Instruction
+from xpgrad.engine.compiled.translate import Function, Intrinsic
 
 __all__ = [
     "allocate",
@@ -72,57 +72,57 @@ def generated(write, *kinds):
     def instruction(code, *arguments):
         return write(code, [code.value(one, types[kind]) for one, kind in zip(arguments, kinds, strict=True)])
 
-    return Instruction(instruction)
+    return Intrinsic(instruction)
 
 
 # --- memory
 
 
-@Instruction
+@Intrinsic
 def array_at(code, address, kind, count=None, columns=None):
     """So many elements of a dtype at an address, or rows of them."""
     return code.memory(address, kind, count, columns)
 
 
-@Instruction
+@Intrinsic
 def fields(code, address):
     """The integers of a record at an address."""
     return code.memory(address, np.int64)
 
 
-@Instruction
+@Intrinsic
 def words(code, address, count):
     """So many integers at an address."""
     return code.memory(address, np.int64, count)
 
 
-@Instruction
+@Intrinsic
 def numbers(code, address, rows, columns):
     """Integers (rows, columns) at an address."""
     return code.memory(address, np.int64, rows, columns)
 
 
-@Instruction
+@Intrinsic
 def elements(code, address, offset, real):
     """The elements of an array of a dtype at an address, from number `offset` on."""
     return code.memory(address, real).part(code, offset, None)
 
 
-@Instruction
+@Intrinsic
 def stack(code, count):
     """So many integers, whose number is known, that live as long as the compiled function's call."""
     place = variable(code.builder, ir.ArrayType(INT64, count))
     return code.memory(code.builder.ptrtoint(place, INT64), np.int64, count)
 
 
-@Instruction
+@Intrinsic
 def system(code):
     """The addresses of the system's functions, 0 for those that it lacks; see `records.SystemCalls`."""
     word = words_by_name(code.module, SYSTEM)
     return code.memory(code.builder.ptrtoint(word, INT64), np.int64)
 
 
-@Instruction
+@Intrinsic
 def settle_memory(code):
     """What was written past the caches is in memory before anything that another thread is told of."""
     code.builder.fence("seq_cst")
@@ -205,7 +205,7 @@ def multiply_rows(head, m, itemsize, count, first, start, part, parts, ahead):
 
 
 def _caller(result):
-    @Instruction
+    @Intrinsic
     def call(code, address, values):
         """Call the C function at an address with integers."""
         arguments = [code.integer(value) for value in values]
@@ -218,7 +218,7 @@ def _caller(result):
 call_with_numbers, call_for_number = _caller(_VOID), _caller(INT64)
 
 
-@Instruction
+@Intrinsic
 def call_for_int(code, address):
     """Call the C function ``int function()`` at an address."""
     function = function_at(code.builder, code.integer(address), _INT32, [])

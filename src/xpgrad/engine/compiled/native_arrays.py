@@ -20,7 +20,7 @@ from xpgrad.engine.compiled.llvm_code import advise, variable
 from xpgrad.engine.compiled.llvm_code import loop as loop_over
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
-from xpgrad.engine.compiled.translate import Code, Instruction
+from xpgrad.engine.compiled.translate import Code, Intrinsic
 from xpgrad.engine.compiled.vector_code import prefetch
 from xpgrad.engine.process.memory import LINE
 
@@ -92,7 +92,7 @@ def array_loop(loop: RowsLoop, real: type[np.floating]) -> Any:
         with loop_over(code.builder, stop, start) as row:
             rows.row(row)
 
-    return Instruction(run)
+    return Intrinsic(run)
 
 
 class _LoopWriter:

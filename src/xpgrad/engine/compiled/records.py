@@ -5,6 +5,9 @@ Python writes ``flat(Record(...))``. Compiled code reads ``data[FIELDS.name]``, 
 type is a record stands as that record's fields. Addresses are numbers here, or what a program replaces by
 one.
 
+The record of an object that has a class of its own ends in Record: compiled code reads an
+`instructions.Work` from a `WorkRecord`.
+
 Nothing here needs llvmlite.
 """
 
@@ -233,7 +236,7 @@ class SystemCalls(NamedTuple):
     page: Any
 
 
-class Work(NamedTuple):
+class WorkRecord(NamedTuple):
     """An instruction that is a function of its own; `address` is where `shared` stands."""
 
     address: Any
@@ -257,8 +260,8 @@ class Packing(NamedTuple):
     apart: Any
 
 
-class Product(NamedTuple):
-    """A product of our own; see `products.matrix.Plan`."""
+class ProductRecord(NamedTuple):
+    """A product of our own; see `products.matrix.ProductPlan`."""
 
     tiles: Any
     pack: Any
@@ -287,10 +290,10 @@ class Products(NamedTuple):
     c: Any
     a: Any
     b: Any
-    first: Product
+    first: ProductRecord
 
 
-class Arithmetic(NamedTuple):
+class ArithmeticRecord(NamedTuple):
     """Arithmetic on arrays of one shape; see `programs.program.Arithmetic`."""
 
     kind: Any
@@ -497,7 +500,7 @@ class HostWords(NamedTuple):
     crew: Any
 
 
-class ForeignProgram(NamedTuple):
+class ForeignProgramRecord(NamedTuple):
     """A program for a host.
 
     `code` has `code_length` integers. ``code[where[k]]`` is an offset into memory number ``memory[k]`` of the
@@ -626,7 +629,7 @@ class Addition(NamedTuple):
     kept: Any
 
 
-class Schedule(NamedTuple):
+class ScheduleRecord(NamedTuple):
     """What finds the tables; its requests follow, those for chunks and then those for cuts.
 
     A place below 0 stands for a table that nobody needs.
@@ -644,7 +647,7 @@ class Schedule(NamedTuple):
     cut_count: Any
 
 
-class MoveRows(NamedTuple):
+class MoveRowsRecord(NamedTuple):
     """Rows brought into another order; see `programs.schedule.MoveRows`."""
 
     kind: Any

@@ -3,7 +3,7 @@
 import numpy as np
 
 from xpgrad.engine.compiled.native import inside
-from xpgrad.engine.compiled.translate import Instruction
+from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
 
 __all__ = ["abs", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
@@ -106,7 +106,7 @@ def normal_cdf_by(real, tail_ratio):
     return normal_cdf
 
 
-@Instruction
+@Intrinsic
 def wide_vectors(code):
     """Have the function that calls it compiled for vector registers of 512 bits, where there are any.
 

@@ -6,7 +6,7 @@ records, which of two branches is taken. Only numbers that come at run time beco
 where it stands.
 
 What such a function may contain: ``for`` over ``range`` or over a tuple that is known, ``while``, ``if``,
-``return``, assignments, arithmetic, comparisons, and calls of such functions, of `Instruction`, ``min``,
+``return``, assignments, arithmetic, comparisons, and calls of such functions, of `Intrinsic`, ``min``,
 ``max``, ``abs``, ``len`` and NumPy's dtypes. A name that holds memory, or a tuple, has one meaning within a
 block and is unknown behind it. Steps of ``range`` are positive unless they are known.
 """
@@ -48,7 +48,7 @@ class Function:
         return self.py_func(*arguments)
 
 
-class Instruction:
+class Intrinsic:
     """What a function of Python writes: ``write(code, *arguments)`` returns the value."""
 
     def __init__(self, write: Callable[..., Any]) -> None:
@@ -252,7 +252,7 @@ class Code:
 
     def call(self, function: Any, arguments: Sequence[Any]) -> Any:
         """What a function returns."""
-        if isinstance(function, Instruction):
+        if isinstance(function, Intrinsic):
             return function.write(self, *arguments)
         if isinstance(function, Function):
             code = Code(self.builder, function.flags)
@@ -335,7 +335,7 @@ _KNOWN_CALLS: dict[Any, Callable[..., Any]] = {
 }
 
 
-class _Definition(NamedTuple):
+class _FunctionDefinition(NamedTuple):
     """A function as it is written, and how often each name is assigned to."""
 
     tree: ast.FunctionDef
@@ -343,17 +343,17 @@ class _Definition(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _definitions(file: str) -> dict[int, _Definition]:
+def _definitions(file: str) -> dict[int, _FunctionDefinition]:
     """The functions of a file by the line in which they begin."""
     found = (node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))))
     functions = [node for node in found if isinstance(node, ast.FunctionDef)]
     return {
-        min([f.lineno, *(one.lineno for one in f.decorator_list)]): _Definition(f, _assigned(f))
+        min([f.lineno, *(one.lineno for one in f.decorator_list)]): _FunctionDefinition(f, _assigned(f))
         for f in functions
     }
 
 
-def _definition(function: Callable[..., Any]) -> _Definition:
+def _definition(function: Callable[..., Any]) -> _FunctionDefinition:
     code = function.__code__
     return _definitions(code.co_filename)[code.co_firstlineno]
 
@@ -379,7 +379,7 @@ class _Variable(NamedTuple):
     place: ir.Value
 
 
-class _Loop(NamedTuple):
+class _LoopTargets(NamedTuple):
     """Where ``continue`` and ``break`` go."""
 
     following: ir.Block
@@ -549,7 +549,7 @@ class _Body(_Expressions):
 
     def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         super().__init__(code, function, arguments)
-        self._loops: list[_Loop] = []
+        self._loops: list[_LoopTargets] = []
         self._results: Any = None  # the variables of what is returned from several places
         self._returned: Any = None
         self._end: ir.Block | None = None
@@ -680,7 +680,7 @@ class _Body(_Expressions):
         self._builder.position_at_end(head)
         condition = self._code.truth(self._value(statement.test))
         self._builder.cbranch(self._code.value(condition, _BIT), body, end)
-        self._loops.append(_Loop(head, end))
+        self._loops.append(_LoopTargets(head, end))
         with self._block(body, head):
             self._statements(statement.body)
         self._loops.pop()
@@ -704,7 +704,7 @@ class _Body(_Expressions):
         builder.position_at_end(head)
         sign = ">" if is_known(step) and step < 0 else "<"
         builder.cbranch(builder.icmp_signed(sign, builder.load(counter), stop), body, end)
-        self._loops.append(_Loop(following, end))
+        self._loops.append(_LoopTargets(following, end))
         with self._block(body, following):
             self._assign(statement.target, builder.load(counter))
             self._statements(statement.body)

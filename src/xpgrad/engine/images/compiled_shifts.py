@@ -175,7 +175,7 @@ def row_sums_loop(dtype: np.dtype) -> int:
 # --- plans
 
 
-class Plan:
+class ShiftPlan:
     """A compiled function, by its address, and all that it reads but the addresses of a call's arrays.
 
     The record that it reads begins with a Shared. There are at most `threads` parts of the items, and each
@@ -235,7 +235,7 @@ class _Setting(NamedTuple):
 
 def plan_of_sums(
     machine: Machine, dtype: np.dtype, images: tuple[int, ...], weights: PackedTaps, shifts: Shifts
-) -> Plan:
+) -> ShiftPlan:
     """For `sum_of_shifts` of images of this shape; it takes images, weights, bias and results."""
     return _plan_of_sums(dtype, images, weights.shape, weights.starts, shifts, _Setting.of(machine))
 
@@ -244,7 +244,7 @@ def plan_of_sums(
 def _plan_of_sums(
     dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, ...], starts: tuple[int, ...],
     shifts: Shifts, setting: _Setting,
-) -> Plan:  # fmt: skip
+) -> ShiftPlan:  # fmt: skip
     (group, sums, channels_in), tables, places = (
         weights,
         sum_tables(shifts, images[2:], starts),
@@ -268,7 +268,7 @@ def _plan_of_sums(
         stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, line=line,
     )  # fmt: skip
     at = _AT_SUMS
-    return Plan(
+    return ShiftPlan(
         _loop("sum_of_shifts", dtype, setting.tiles, int(many)), record, dtype,
         images[0] * group * grid.stretches if taken else 0, threads, grid.elements + rows * line,
         (at.images.address, at.weights, at.bias, at.results.address), multiplications, (tables,),
@@ -279,7 +279,7 @@ def _plan_of_sums(
 def plan_of_products(
     machine: Machine, dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...],
     places: tuple[Embedding, ...], taps: tuple[tuple[int, int], ...], group: int,
-) -> Plan:  # fmt: skip
+) -> ShiftPlan:  # fmt: skip
     """For `products_of_shifts` of arrays of these shapes; it takes both, and results for each part."""
     return _plan_of_products(dtype, a, images, places, taps, group, _Setting.of(machine))
 
@@ -288,7 +288,7 @@ def plan_of_products(
 def _plan_of_products(
     dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...], places: tuple[Embedding, ...],
     taps: tuple[tuple[int, int], ...], group: int, setting: _Setting,
-) -> Plan:  # fmt: skip
+) -> ShiftPlan:  # fmt: skip
     size = (a[2], *places[0].grid[1:])
     taken, reach = prod(size), max(shift for _, shift in taps)
     a_rows = rows_in_grid((Embedding.of_all(size, (0,) * len(size)),), a[2:])
@@ -312,7 +312,7 @@ def _plan_of_products(
         stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, results=0,
     )  # fmt: skip
     at = _AT_PRODUCTS
-    return Plan(
+    return ShiftPlan(
         _loop("products_of_shifts", dtype, kinds, vectors), record, dtype,
         images[0] * group * grid.stretches, threads, grid.elements + more,
         (at.a.address, at.images.address, at.results), multiplications, (rows, a_rows, numbers),

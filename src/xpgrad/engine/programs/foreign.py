@@ -85,7 +85,7 @@ class ForeignProgram:
         renamed = np.asarray([*memories, count, count + 1, count + 2], dtype=np.int64)
         code, where, memory = self._kept = program.code, program.where, renamed[program.memory]
         description = records.flat(
-            records.ForeignProgram(
+            records.ForeignProgramRecord(
                 code=address_of(code),
                 code_length=len(code),
                 where=address_of(where),
@@ -107,7 +107,7 @@ class ForeignProgram:
 
     def finding(self) -> str | None:
         """What a guard found in the last run in which it found something; None for nothing."""
-        first = records.positions(records.ForeignProgram).finding.instruction
+        first = records.positions(records.ForeignProgramRecord).finding.instruction
         watch = self._program.watch
         return watch.describe(self._description[first:]) if watch else None
 

@@ -16,7 +16,7 @@ from xpgrad.engine.compiled import records
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process.guard import RED, GuardError
 from xpgrad.engine.process.memory import LINE
-from xpgrad.engine.programs.instructions import Address, Block, Instruction, Loop, Quantity
+from xpgrad.engine.programs.instructions import Address, Block, Instruction, Quantity, RunTimeLoop
 from xpgrad.engine.programs.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Watch:
         self._limits = _limits(code)
         self._rows = [
             limit for number, (one, start) in enumerate(zip(draft.instructions, starts, strict=True))
-            if isinstance(one, Loop) for limit in _row_limits(number, one, start)
+            if isinstance(one, RunTimeLoop) for limit in _row_limits(number, one, start)
         ]  # fmt: skip
         self._write(code, itemsize)
 
@@ -168,7 +168,7 @@ def _limits(code: Sequence[Any]) -> list[records.QuantityLimit]:
     return sorted({records.QuantityLimit(one.number, one.most // one.factor) for one in named if one.factor})
 
 
-def _row_limits(number: int, instruction: Loop, start: int) -> list[records.RowsLimit]:
+def _row_limits(number: int, instruction: RunTimeLoop, start: int) -> list[records.RowsLimit]:
     """The rows of each matrix that a loop's steps may name."""
     head = Address(None, 8 * instruction.data_start(start + 1))
     at = Span._fields

@@ -28,7 +28,7 @@ from xpgrad.engine.process.team import Team
 
 _KIND = records.positions(records.Kind)
 _ROWS_OF_SPAN = records.positions(Span).rows
-_SHARED_AT = records.positions(records.Work).shared.function
+_SHARED_AT = records.positions(records.WorkRecord).shared.function
 
 
 class Block:
@@ -177,7 +177,7 @@ class Work(Instruction):
 
     kind = _KIND.work
     multiplications = 0
-    _BEFORE_DATA = 1 + records.length(records.Work)  # its kind stands in front
+    _BEFORE_DATA = 1 + records.length(records.WorkRecord)  # its kind stands in front
 
     def __init__(self, function: int, parts: int, team: Team, places: Sequence[Location]) -> None:
         super().__init__(places)
@@ -197,7 +197,7 @@ class Work(Instruction):
         begin = self.data_start(start)
         for_team = (self._team.addresses or (0, 0, 0))[1:]
         shared = records.SharedWork(self._function, Address(None, 8 * begin), self._parts, *for_team)
-        record = records.Work(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
+        record = records.WorkRecord(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
         return [self.kind, *records.flat(record), *self.data(begin, itemsize)]
 
     def data_start(self, start: int) -> int:
@@ -325,7 +325,7 @@ class Arithmetic(Work):
         planes, rows, columns = [1, 1, 1, *self._shape][-self.AXES :]
         target, first, second = three_strided(self.places, itemsize)
         return records.flat(
-            records.Arithmetic(
+            records.ArithmeticRecord(
                 kind=records.ArithmeticKind._fields.index(self.operation),
                 parts=self._parts,
                 planes=planes,
@@ -392,7 +392,7 @@ class Planned(Work):
         return [*self._numbers([place.address(itemsize) for place in self.places])]
 
 
-class Loop(Work):
+class RunTimeLoop(Work):
     """A compiled time loop of some stages; where its parts have columns, all of them do a stage together."""
 
     def __init__(self, loop: TimeLoop, stages: Sequence[Elementwise | Product], team: Team) -> None:

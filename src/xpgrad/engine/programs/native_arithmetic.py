@@ -1,4 +1,4 @@
-"""What an Arithmetic of a program does, compiled: row by row, in vector instructions; needs llvmlite.
+"""What an ArithmeticRecord does, compiled: row by row, in vector instructions; needs llvmlite.
 
 The rows' instructions are generated: as loops over elements they take five times as long to compile.
 """
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled.native import inside
-from xpgrad.engine.compiled.records import Arithmetic, ArithmeticKind, positions
+from xpgrad.engine.compiled.records import ArithmeticKind, ArithmeticRecord, positions
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
 
 __all__ = ["arithmetic"]
 
-_AT, _KIND = positions(Arithmetic), positions(ArithmeticKind)
+_AT, _KIND = positions(ArithmeticRecord), positions(ArithmeticKind)
 _LINES = 4  # for each part, at least, where parts have rows
 _TOGETHER = 4  # rows of a sum over rows, whose target is written once for all of them
 

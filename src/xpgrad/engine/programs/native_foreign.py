@@ -20,7 +20,7 @@ from xpgrad.engine.compiled.native import (
 )
 from xpgrad.engine.compiled.records import (
     Finding,
-    ForeignProgram,
+    ForeignProgramRecord,
     HostWords,
     SharedWork,
     SystemCalls,
@@ -37,8 +37,8 @@ _IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to 
 _HUGE = 1 << 22  # bytes from which on memory is worth huge pages
 _ADVISE_HUGE = 14  # Linux' MADV_HUGEPAGE
 
-_SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgram)
-_HOST_WORDS, _PROGRAM_WORDS, _FINDING = length(HostWords), length(ForeignProgram), length(Finding)
+_SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgramRecord)
+_HOST_WORDS, _PROGRAM_WORDS, _FINDING = length(HostWords), length(ForeignProgramRecord), length(Finding)
 _CALLS = positions(SystemCalls)
 
 _INT64 = ir.IntType(64)
@@ -223,7 +223,7 @@ def parallel(work):
 def run(program, addresses, count, host):
     """Run a program on `count` memories of a host; 0, or what went wrong.
 
-    `host` is the address of a HostWords, whose crew is 0, and `program` that of a ForeignProgram.
+    `host` is the address of a HostWords, whose crew is 0, and `program` that of a ForeignProgramRecord.
     """
     at, about = _PROGRAM, words(program, _PROGRAM_WORDS)
     code_length, places = about[at.code_length], about[at.places]

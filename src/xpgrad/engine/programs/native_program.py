@@ -11,12 +11,12 @@ from xpgrad.engine.compiled.records import (
     Kind,
     LoopHead,
     ProgramHead,
-    Work,
+    WorkRecord,
     length,
     positions,
 )
 
-_WORK = positions(Work)
+_WORK = positions(WorkRecord)
 _PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
 _KIND = positions(Kind)
 _LOOP = positions(LoopHead)

@@ -15,10 +15,10 @@ from xpgrad.engine.compiled.records import (
     ChunkRequest,
     CutRequest,
     MoveKind,
-    MoveRows,
+    MoveRowsRecord,
     ProgramHead,
     Quantities,
-    Schedule,
+    ScheduleRecord,
     length,
     positions,
 )
@@ -27,11 +27,11 @@ from xpgrad.engine.formulas.formula import Span
 __all__ = ["move_rows", "schedule"]
 
 _FAR = 1 << 60
-_SCHEDULE, _MOVE_ROWS, _MOVE = positions(Schedule), positions(MoveRows), positions(MoveKind)
+_SCHEDULE, _MOVE_ROWS, _MOVE = positions(ScheduleRecord), positions(MoveRowsRecord), positions(MoveKind)
 _SPAN, _QUANTITIES, _CHUNK = positions(Span), positions(Quantities), positions(ChunkQuantities)
 _CHUNK_REQUEST, _CUT_REQUEST, _ADDITION = positions(ChunkRequest), positions(CutRequest), positions(Addition)
 _PROGRAM = positions(ProgramHead)
-_REQUESTS = length(Schedule)  # where those for chunks and cuts begin
+_REQUESTS = length(ScheduleRecord)  # where those for chunks and cuts begin
 
 
 @inside()

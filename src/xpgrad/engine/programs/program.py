@@ -73,7 +73,7 @@ class Look(NamedTuple):
     fresh: Fresh
 
 
-class Place(NamedTuple):
+class BlockOffset(NamedTuple):
     """A place in a block, in elements from its beginning; each shift moves it further."""
 
     block: Block
@@ -115,7 +115,7 @@ class Draft:
         self.instructions: list[Instruction] = []
         self.lane: int | None = None
         self.lanes: list[int | None] = []
-        self._inside: dict[Block, Place] = {}
+        self._inside: dict[Block, BlockOffset] = {}
 
     def new_input(self) -> Block:
         """The memory of the call's next array."""
@@ -127,7 +127,7 @@ class Draft:
         self.instructions.append(instruction)
         self.lanes.append(self.lane)
 
-    def place(self, block: Block, where: Place) -> bool:
+    def place(self, block: Block, where: BlockOffset) -> bool:
         """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
         if block in self.inputs or block in self._inside:
             return False
@@ -146,14 +146,14 @@ class Draft:
             blocks.add(block)
         return blocks
 
-    def whole(self, block: Block) -> Place:
+    def whole(self, block: Block) -> BlockOffset:
         """Where this block begins in one that is no part of another."""
         start, shifts = 0, list[Shift]()
         while block in self._inside:
             block, distance, further = self._inside[block]
             start += distance
             shifts += further
-        return Place(block, start, shifts)
+        return BlockOffset(block, start, shifts)
 
 
 class Program:

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, Quantity, Shift, most
-from xpgrad.engine.programs.schedule import Part
+from xpgrad.engine.programs.schedule import RowSlice
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.recorder import Recorder
@@ -98,7 +98,7 @@ class Recorded:
         strides = tuple(self.strides[-1] * step for step in row_major(sizes))
         return self.view(self.offset, (*self.sizes[:-1], *sizes), (*self.strides[:-1], *strides))
 
-    def part(self, part: Part) -> Recorded:
+    def part(self, part: RowSlice) -> Recorded:
         """Rows whose numbers the lengths decide."""
         line = self.strides[0]
         if isinstance(line, Quantity):
@@ -115,7 +115,7 @@ class Recorded:
             place = keys.index(Ellipsis)
             keys[place : place + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
         keys += [slice(None)] * (self.ndim - len(keys))
-        if isinstance(keys[0], Part):
+        if isinstance(keys[0], RowSlice):
             return self.part(keys[0])[(slice(None), *keys[1:])]
         offset, sizes, strides = self.offset, list[int | Quantity](), []
         shifts = list(self.shifts)

@@ -19,7 +19,7 @@ from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
 
 if TYPE_CHECKING:
-    from xpgrad.engine.images.compiled_shifts import Plan
+    from xpgrad.engine.images.compiled_shifts import ShiftPlan
 
 _MOST = 4096  # instructions for the products of a stack
 
@@ -143,7 +143,7 @@ class RecordedImages(InPlaceImages):
         whole = products if plan.parts == 1 else self.column_sums(products)
         return self.xp.reshape(whole, sizes)
 
-    def _run_plan(self, plan: Plan, arrays: Sequence[Recorded]) -> None:
+    def _run_plan(self, plan: ShiftPlan, arrays: Sequence[Recorded]) -> None:
         """A plan's function on arrays, with memory."""
         memory = self.fresh((-(-plan.workspaces.total // self.dtype.itemsize),))
         memory.block.zones += plan.workspaces.zones()

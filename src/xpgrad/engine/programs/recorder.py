@@ -26,15 +26,15 @@ from xpgrad.engine.programs.instructions import (
     ArrayLoop,
     Block,
     Location,
-    Loop,
     Multiply,
     MultiplyEach,
     Pack,
     Planned,
     Quantity,
+    RunTimeLoop,
     most,
 )
-from xpgrad.engine.programs.program import Draft, Place, Program
+from xpgrad.engine.programs.program import BlockOffset, Draft, Program
 from xpgrad.engine.programs.recorded import (
     CannotRecordError,
     Recorded,
@@ -45,7 +45,14 @@ from xpgrad.engine.programs.recorded import (
     row_major,
 )
 from xpgrad.engine.programs.recorded_images import RecordedImages
-from xpgrad.engine.programs.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps, steps_of_call
+from xpgrad.engine.programs.schedule import (
+    MoveRows,
+    RowSlice,
+    Schedule,
+    ScheduledChunk,
+    ScheduledSteps,
+    steps_of_call,
+)
 from xpgrad.engine.standard import first_row
 
 _PIECES = 1024  # of an array with more axes than an instruction has
@@ -177,7 +184,7 @@ class Recorder(RecordedImages):
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Let an array's memory be the target's, where it is all of a memory that is free for it."""
         whole = x.size == x.block.size and x.contiguous
-        return whole and self._draft.place(x.block, Place(target.block, target.offset, target.shifts))
+        return whole and self._draft.place(x.block, BlockOffset(target.block, target.offset, target.shifts))
 
     def contiguous(self, x: Recorded) -> Recorded:
         """The array, or a copy whose elements follow one another."""
@@ -281,7 +288,7 @@ class Recorder(RecordedImages):
     def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int | Quantity) -> None:
         """Matrix product, into the target's rows."""
         if isinstance(first, Quantity):
-            self.multiply(target.part(Part(first, a.sizes[0])), a, b)
+            self.multiply(target.part(RowSlice(first, a.sizes[0])), a, b)
         else:
             check_fixed(a)
             self.multiply(target[first : first + a.shape[0], :], a, b)
@@ -375,11 +382,11 @@ class Recorder(RecordedImages):
         self._draft.add(Pack(functions, (k, n), prod(lead), sum(steps), places, self._machine.team))
         return LoopWeight(weight, panels)
 
-    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:
+    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | ScheduledSteps) -> None:
         """The time loop, compiled."""
         if not len(steps):
             return
-        if isinstance(steps, Steps):
+        if isinstance(steps, ScheduledSteps):
             loop = self._machine.time_loop(stages, steps.spans(), True, self._resets(steps))
             loop = loop._replace(head=steps.put_into(loop.head, 1 if loop.head.stages else loop.parts))
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
@@ -387,9 +394,9 @@ class Recorder(RecordedImages):
             return
         else:
             loop = self._machine.time_loop(stages, steps, by_stages=True)
-        self._draft.add(Loop(loop, stages, self._machine.team))
+        self._draft.add(RunTimeLoop(loop, stages, self._machine.team))
 
-    def _resets(self, steps: Steps) -> Resets | None:
+    def _resets(self, steps: ScheduledSteps) -> Resets | None:
         """What the loop reads of resets, where there are any: a table in memory that the schedule writes."""
         marks = steps.marks()
         if marks is None or marks.block is None:

@@ -103,7 +103,9 @@ class Schedule(Work):
         """How many steps come after the first one."""
         return Quantity(_QUANTITY.later, self.steps - 1)
 
-    def forward(self, reverse: bool = False, is_turned: bool = False) -> tuple[Steps, Steps]:
+    def forward(
+        self, reverse: bool = False, is_turned: bool = False
+    ) -> tuple[ScheduledSteps, ScheduledSteps]:
         """The first step, whose state before is the initial one, and the later ones.
 
         With `is_turned` the rows of a full batch have the order of time, and steps run against it.
@@ -111,8 +113,8 @@ class Schedule(Work):
         if is_turned not in self._spans:
             self._spans[is_turned] = self._table(_SPAN * self.steps)
         at, spans, one = _QUANTITY, self._spans[is_turned], Quantity(_QUANTITY.first, 1)
-        first = Steps(self, one, at.zero, at.first, spans, None, reverse)
-        later = Steps(self, self.later, at.first, at.steps, spans, one, reverse)
+        first = ScheduledSteps(self, one, at.zero, at.first, spans, None, reverse)
+        later = ScheduledSteps(self, self.later, at.first, at.steps, spans, one, reverse)
         return first, later
 
     def chunks(self, limit: int, reverse: bool = False, is_turned: bool = False) -> list[ScheduledChunk]:
@@ -161,7 +163,7 @@ class Schedule(Work):
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
         self._quantities_at = self._table(self._quantities)
-        head = records.Schedule(
+        head = records.ScheduleRecord(
             lengths=0 if self._lengths is None else Address(self._lengths, 0),
             known=self.known(),
             spans=self._spans.get(False, -1),
@@ -177,7 +179,7 @@ class Schedule(Work):
         return [*records.flat(head), *requests]
 
 
-class Steps:
+class ScheduledSteps:
     """Steps of a time loop that a Schedule finds.
 
     Parameters
@@ -255,12 +257,12 @@ class ScheduledChunk:
         all_rows, steps = schedule.steps * schedule.batch, schedule.steps
         at = records.ChunkQuantities(*range(base, base + _CHUNK))
         self.start, self.rows = Quantity(at.start, all_rows), Quantity(at.count, most)
-        self.part = Part(self.start, self.rows)
+        self.part = RowSlice(self.start, self.rows)
         self.low, self.high = Quantity(at.low, steps), Quantity(at.high, steps)
         later, later_place = Quantity(at.later, steps), Quantity(at.later_place, steps)
         first, first_place = Quantity(at.first, 1), Quantity(at.first_place, steps)
-        self.later = Steps(schedule, later, at.middle, at.high, table, later_place, reverse)
-        self.first = Steps(schedule, first, at.low, at.middle, table, first_place, reverse)
+        self.later = ScheduledSteps(schedule, later, at.middle, at.high, table, later_place, reverse)
+        self.first = ScheduledSteps(schedule, first, at.low, at.middle, table, first_place, reverse)
 
     @property
     def most(self) -> int:
@@ -268,7 +270,7 @@ class ScheduledChunk:
         return self.rows.most
 
 
-class Part:
+class RowSlice:
     """Rows of an array, as a key: `rows` of them from `start` on.
 
     Parameters
@@ -337,7 +339,7 @@ class MoveRows(Work):
         low, high, first = self._range
         target, source, initial = three_strided(self.places[:-1], itemsize)
         return records.flat(
-            records.MoveRows(
+            records.MoveRowsRecord(
                 kind=records.MoveKind._fields.index(self._kind),
                 parts=self._parts,
                 reverse=int(self._reverse),

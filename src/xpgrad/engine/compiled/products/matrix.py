@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.products.tiles_text import tiles_text
-from xpgrad.engine.compiled.records import Factor, Product, Products, flat
+from xpgrad.engine.compiled.records import Factor, ProductRecord, Products, flat
 from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned
 from xpgrad.engine.process.team import Team, integers
@@ -80,7 +80,7 @@ class Functions(NamedTuple):
     by_panels : int
         Multiplies with panels; see `native_products`.
     multiply : int
-        ``(data, part)``: a part of the product that a `Plan` describes.
+        ``(data, part)``: a part of the product that a `ProductPlan` describes.
     height, width, lanes : int
         Rows of the tallest tile; columns of the widest panel, and of a vector.
     """
@@ -104,7 +104,7 @@ class Functions(NamedTuple):
         return prod(lead) * rows * self.padded(columns)
 
 
-class Plan(NamedTuple):
+class ProductPlan(NamedTuple):
     """How a product is computed: in how many parts, and with how much memory.
 
     Parameters
@@ -133,10 +133,10 @@ class Plan(NamedTuple):
 
     def record(
         self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
-    ) -> Product:
+    ) -> ProductRecord:
         """What `multiply` takes; each size is at most the one that `plan` was given."""
         m, n, k = sizes
-        return Product(
+        return ProductRecord(
             tiles=self.functions.tiles,
             pack=self.functions.pack,
             by_panels=self.functions.by_panels,
@@ -156,7 +156,7 @@ class Plan(NamedTuple):
         )
 
 
-def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) -> Plan:
+def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) -> ProductPlan:
     """How to compute a product in at most `threads` threads.
 
     The sizes are rows and columns of C, and how many elements a sum has: the largest ones, where a run may
@@ -175,7 +175,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     gaps = PACKED_ROWS // functions.height - 1  # between groups of rows
     packed = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
     turned = itemsize * (largest_block(k) + 2 * STRIP) * functions.width
-    return Plan(functions, parts, by_rows, columns, max(packed, turned))
+    return ProductPlan(functions, parts, by_rows, columns, max(packed, turned))
 
 
 def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:

@@ -26,7 +26,7 @@ from xpgrad.engine.compiled.native import (
 from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import FEW_ROWS, PACKED_ROWS, ROWS, block_of
 from xpgrad.engine.compiled.products.native_few_rows import few_by_columns, few_by_rows, is_far
-from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
+from xpgrad.engine.compiled.records import Packing, ProductRecord, Products, length, positions
 from xpgrad.engine.compiled.register_tiles import (
     ADD,
     COPIED,
@@ -45,7 +45,7 @@ __all__ = ["by_panels", "multiply", "multiply_each", "pack", "pack_part"]
 _STREAMED = 1 << 24
 # Rows of an A by columns for which a B by rows is not packed.
 _FEW_BY_COLUMNS = 4
-_PRODUCT, _LENGTH = positions(Product), length(Product)
+_PRODUCT, _LENGTH = positions(ProductRecord), length(ProductRecord)
 _PRODUCTS, _PACKING = positions(Products), positions(Packing)
 
 
@@ -272,7 +272,7 @@ def _many_rows(dtype, height):
 
 
 def multiply(dtype, lanes, height, vectors):
-    """The function ``(data, part)`` of a `records.Product`."""
+    """The function ``(data, part)`` of a `records.ProductRecord`."""
     size, width = np.dtype(dtype).itemsize, lanes * vectors
     share_panels = _panels(lanes, vectors).share_panels
     shape = (dtype, lanes, height, vectors)
@@ -281,7 +281,7 @@ def multiply(dtype, lanes, height, vectors):
 
     @inside()
     def multiply(data, part):
-        """Some of the rows or columns of a product. For the integers see `records.Product`."""
+        """Some of the rows or columns of a product. For the integers see `records.ProductRecord`."""
         at = _PRODUCT
         tiles, pack, by_panels = data[at.tiles], data[at.pack], data[at.by_panels]
         m, n, k, add, parts = data[at.m], data[at.n], data[at.k], data[at.add], data[at.parts]
