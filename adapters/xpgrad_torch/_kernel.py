@@ -9,7 +9,7 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad._operators.for_adapters import run_foreign
-from xpgrad._operators.kernel_description import OPEN, KernelDescription
+from xpgrad._operators.kernel_description import KernelDescription
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
@@ -278,39 +278,3 @@ class TorchKernel(KernelDescription):
             for tensor in getattr(operand, "parameters", (operand,)):
                 if isinstance(tensor, Tensor):
                     check_dense(self.name, name, tensor)
-
-    def sizes(
-        self, shapes: Mapping[str, Sequence[int]], attributes: Mapping[str, Any]
-    ) -> dict[str, tuple[int, ...]]:
-        """Return the sizes of axes in shapes by name: one each, all of "...", none of an N that lacks."""
-        sizes: dict[str, tuple[int, ...]] = {}
-        multiples: dict[str, int] = {}
-        for name in [name for name in shapes if name in self.shapes]:
-            axes, shape = self.axes(name, attributes), tuple(shapes[name])
-            if self.lacks_batch(name, len(shape), attributes):
-                axes = [axis for axis in axes if axis != "N"]
-                sizes.setdefault("N", ())
-            for k, axis in enumerate(axes):
-                if axis.isalpha() or axis in OPEN:
-                    sizes.setdefault(axis, shape[k:] if axis in OPEN else shape[k : k + 1])
-                elif axis not in multiples:
-                    multiples[axis] = shape[k]
-        for axis, size in multiples.items():  # where no array has the axis itself
-            symbol = axis.lstrip("0123456789")
-            if symbol and symbol not in sizes:
-                sizes[symbol] = (size // int(axis.removesuffix(symbol)),)
-        return sizes
-
-    def shape(
-        self, name: str, sizes: Mapping[str, tuple[int, ...]], attributes: Mapping[str, Any]
-    ) -> list[int] | None:
-        """Return the shape of an array from the sizes of axes; None where it takes a computation."""
-        axes = self.axes(name, attributes)
-        if "?" in axes:
-            return None
-        shape: list[int] = []
-        for axis in axes:
-            symbol = axis.lstrip("0123456789")
-            factor = int(axis.removesuffix(symbol) or 1)
-            shape += [factor * n for n in sizes[symbol]] if symbol else [factor]
-        return shape

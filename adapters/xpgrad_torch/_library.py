@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from xpgrad._operators.kernel_description import OPEN
 from xpgrad._operators.operation_counts import forward_operations, gradient_operations
 from xpgrad.engine import only_shapes
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
@@ -124,8 +125,8 @@ class _ForwardOperator(_RegisteredOperator):
 
     def fake(self, *operands: Any, **attributes: Any) -> Any:
         kernel, own = self.kernel, self.kernel.own(self.numbers(attributes))
-        sizes = kernel.sizes(_shapes(kernel.operands, operands), own)
-        told = [kernel.shape(name, sizes, own) for name in kernel.outputs]
+        sizes = _axis_sizes(kernel, _shapes(kernel.operands, operands), own)
+        told = [_shape_of(kernel, name, sizes, own) for name in kernel.outputs]
         shapes = [shape for shape in told if shape is not None]
         if len(shapes) < len(told):
             # without lengths: nobody knows these numbers, and no shape depends on them
@@ -202,11 +203,11 @@ class _GradientOperator(_RegisteredOperator):
     ) -> list[Tensor]:
         kernel, attributes = self.kernel, self.numbers(attributes)
         named = dict(zip(kernel.gradient_arrays, arrays, strict=True))
-        sizes = kernel.sizes(_shapes(kernel.gradient_arrays, arrays), attributes)
+        sizes = _axis_sizes(kernel, _shapes(kernel.gradient_arrays, arrays), attributes)
         grads = []
         for name in wrt:
             # a bias is no argument of the gradient: its shape follows from the axes' names
-            shape: Any = named[name].shape if name in named else kernel.shape(name, sizes, attributes)
+            shape: Any = named[name].shape if name in named else _shape_of(kernel, name, sizes, attributes)
             if per_sample and kernel.batch_axis(name, attributes) is None:
                 shape = (*sizes["N"], *shape)
             grads.append(kernel.empty_gradient(name, shape, named, per_sample))
@@ -282,3 +283,41 @@ def _list(result: Any) -> Sequence[Any]:
 def _result(results: Sequence[Any]) -> Any:
     """Return the only result, or all as a tuple."""
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _axis_sizes(
+    kernel: TorchKernel, shapes: Mapping[str, Sequence[int]], attributes: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of named axes: a tuple of all for "...", an empty one for a missing N."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    multiples: dict[str, int] = {}
+    for name in [name for name in shapes if name in kernel.shapes]:
+        axes, shape = kernel.axes(name, attributes), tuple(shapes[name])
+        if kernel.lacks_batch(name, len(shape), attributes):
+            axes = [axis for axis in axes if axis != "N"]
+            sizes.setdefault("N", ())
+        for k, axis in enumerate(axes):
+            if axis.isalpha() or axis in OPEN:
+                sizes.setdefault(axis, shape[k:] if axis in OPEN else shape[k : k + 1])
+            elif axis not in multiples:
+                multiples[axis] = shape[k]
+    for axis, size in multiples.items():  # where no array has the axis itself
+        symbol = axis.lstrip("0123456789")
+        if symbol and symbol not in sizes:
+            sizes[symbol] = (size // int(axis.removesuffix(symbol)),)
+    return sizes
+
+
+def _shape_of(
+    kernel: TorchKernel, name: str, sizes: Mapping[str, tuple[int, ...]], attributes: Mapping[str, Any]
+) -> list[int] | None:
+    """Return the shape of an array from the sizes of axes; None where it takes a computation."""
+    axes = kernel.axes(name, attributes)
+    if "?" in axes:
+        return None
+    shape: list[int] = []
+    for axis in axes:
+        symbol = axis.lstrip("0123456789")
+        factor = int(axis.removesuffix(symbol) or 1)
+        shape += [factor * n for n in sizes[symbol]] if symbol else [factor]
+    return shape
