@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import xpgrad
-from xpgrad._calls.operation import run_foreign
+from xpgrad._operators.for_adapters import run_foreign
 from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import xpgrad
-from xpgrad._calls.operation import run_foreign
+from xpgrad._operators.for_adapters import run_foreign
 from xpgrad._operators.axes import gradient_name
 from xpgrad_keras._backends import KerasBackend, operands
 from xpgrad_keras._calls import LayerCall

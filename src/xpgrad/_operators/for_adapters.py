@@ -11,7 +11,7 @@ from xpgrad._calls.shared_steps import largest_steps
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad.gru_d import FILL as GRU_D_FILL
 from xpgrad.gru_d import GRU as GRU_D_GRU
-from xpgrad.gru_d import GRUDCall as GRUDCall
+from xpgrad.gru_d import GRUDCall
 from xpgrad.slstm import cell_of_gates as slstm_of_gates
 
 __all__ = [
