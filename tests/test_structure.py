@@ -1,10 +1,11 @@
-"""The structure of the source: no circle of imports, and what adapters take of the core."""
+"""The structure of the source: no circle of imports, what adapters take of the core, names of classes."""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,3 +159,14 @@ xpgrad._cases.KERNELS, xpgrad.gru.Chunk, xpgrad.cells.sigmoid, xpgrad.Cell.check
         "xpgrad._calls.plans.planned", "xpgrad.gru_d.FILL", "xpgrad._conv", "xpgrad._cases.KERNELS",
         "xpgrad._cases", "xpgrad.gru.Chunk",
     }  # fmt: skip
+
+
+def test_a_class_name_means_one_thing():
+    """`xpgrad_keras` has the names of Keras' layers, and `SwapReport` as `xpgrad_torch` has it."""
+    places = defaultdict(set)
+    for root in (Path(xpgrad.__file__).parent, ADAPTERS):
+        for path in root.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name.strip("_")].add(str(path))
+    assert {name for name, files in places.items() if len(files) > 1} == {"GRU", "LSTM", "SwapReport"}

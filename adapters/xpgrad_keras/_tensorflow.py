@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 import xpgrad
-from xpgrad._operators.for_adapters import run_foreign
 from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.for_adapters import run_foreign
 from xpgrad_keras._backends import KerasBackend, operands
 from xpgrad_keras._calls import LayerCall
 from xpgrad_keras._private import watched
