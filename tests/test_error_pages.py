@@ -51,7 +51,7 @@ IN_PYTORCH = {
     "bias": ("F.conv1d(x, w, w[0, 0, :2])", "bias has shape (2,), expected (O,) = (4,)"),
     "padding": ("F.conv1d(x, w, padding=-1)", "padding is -1, expected at least 0"),
     "dtype": ("F.conv1d(x.double(), w)", "weight has dtype torch.float32, expected torch.float64, the"),
-    "cross_entropy": ("F.cross_entropy(x, w)", "target has shape (4, 3, 3), expected (the shape of input)"),
+    "cross_entropy": ("F.cross_entropy(x, w)", "target has shape (4, 3, 3), expected (the shape of input, "),
     "weight": ("F.cross_entropy(x[:, :, 0], torch.tensor([0, 1]), x[0])", "weight has shape"),
     "binary": ("F.binary_cross_entropy_with_logits(x, w)", "target has shape (4, 3, 3), expected (the "),
     "softmax": ("F.softmax(x, dim=7)", "dim is 7, expected -3 to 2 for input of shape (2, 3, 8)"),
