@@ -71,6 +71,22 @@ def test_every_kth_state_gives_the_same(rnn, stack, lengths, steps, interpreted)
         assert all(torch.equal(a, b) for a, b in zip(grads, expected[1], strict=True))
 
 
+@pytest.mark.parametrize("save", ["states", 3])
+@pytest.mark.parametrize(("name", "gates"), [("rnn", 1), ("slstm", 4), ("augru", 3)])
+def test_functions_that_save_less_give_the_same(name, gates, save):
+    shapes = [(T, N, I), (1, gates * H, I), (1, gates * H, H)]
+    if name == "augru":
+        shapes.insert(1, (T, N, 1))
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+    def computed(**options):
+        H_all = getattr(functional, name)(*inputs, sequence_lens=[5, 0, 3, 7], **options)[0]
+        return H_all, *torch.autograd.grad(H_all.square().sum(), inputs)
+
+    for got, expected in zip(computed(save=save), computed(), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-13)
+
+
 @every_rnn
 def test_segments_are_bitwise_those_that_keep_everything(rnn):
     module, X, states = example(rnn, {}, torch.float32)
