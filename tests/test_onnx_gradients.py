@@ -501,6 +501,23 @@ def test_casts_pass_the_gradient_in_the_dtype_of_their_input() -> None:
     assert worst(results["w_grad"], (cotangent * x.astype(np.float32)).sum(axis=0)) < 1e-12
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_passes_what_it_kept(training: bool, known: bool) -> None:
+    """Whether it drops is known beforehand, or an input."""
+    x, weights, mode = 1 + draw(4, 5) ** 2, {"ratio": np.float64(0.25)}, {"training": np.asarray(training)}
+    nodes = [node("Dropout", "x ratio training", "y", seed=3)]
+    inputs = {"x": x} if known else {"x": x, **mode}
+    model = build(nodes, inputs, "y", weights | mode if known else weights)
+    graph, dY = gradient_model(model, wrt=["x"]), draw(4, 5, seed=1)
+    outputs = ["y", "x_grad"]
+    evaluator = ReferenceEvaluator(graph, new_ops=operators())
+    y, dX = evaluator.run(outputs, {**inputs, "y_grad": dY})
+    kept = y != 0
+    assert kept.all() != training
+    np.testing.assert_allclose(dX, np.where(kept, dY, 0) / (0.75 if training else 1.0), rtol=1e-12)
+
+
 def test_a_tensor_that_is_used_often_gets_all_of_its_gradient() -> None:
     nodes = [
         node("Mul", "x x", "a"),

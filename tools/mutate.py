@@ -48,6 +48,7 @@ AREAS = {
     "src/xpgrad/_operators/vjp.py": ["test_vjp"],
     "src/xpgrad/conv.py": ["test_conv_oracles", "test_conv_errors", "test_conv_properties"],
     "src/xpgrad/_conv/*.py": ["test_conv_oracles", "test_conv_errors", "test_conv_golden"],
+    "src/xpgrad/gru_d.py": ["test_gru_d", "test_cell_operators"],
     "src/xpgrad/[lgr]*.py": [
         "test_recurrent_golden", "test_recurrent_errors", "test_cells", "test_recurrent_oracles",
         "test_recurrent_state",
@@ -64,7 +65,7 @@ AREAS = {
     "src/xpgrad/_recurrent/one_step.py": ["test_cells"],
     "src/xpgrad/_recurrent/timeline.py": ["test_chunks", "test_lengths", "test_recurrent_oracles"],
     "src/xpgrad/_recurrent/cell_layouts.py": ["test_cells"],
-    "src/xpgrad/_cells/*.py": ["test_own_cells"],
+    "src/xpgrad/_cells/*.py": ["test_own_cells", "test_cell_operators"],
     "src/xpgrad/cells.py": ["test_own_cells"],
     "src/xpgrad/_calls/plans.py": ["test_same_call", "test_program_lengths", "test_plans"],
     "src/xpgrad/engine/process/settings.py": ["test_bad_calls"],
@@ -105,7 +106,9 @@ AREAS = {
         "test_torch_lstm", "test_torch_gru", "test_torch_func",
         "test_torch_library::test_fake_tensors_agree_without_optional_operands",
     ],
-    "adapters/xpgrad_torch/_autograd.py": ["test_torch_lstm", "test_torch_gru", "test_torch_func"],
+    "adapters/xpgrad_torch/_autograd.py": [
+        "test_torch_lstm", "test_torch_gru", "test_torch_func", "test_torch_inplace",
+    ],
     "adapters/xpgrad_torch/cells.py": ["test_torch_own_cells", "test_torch_cells"],
     "adapters/xpgrad_torch/swap.py": ["test_torch_swap"],
     "adapters/xpgrad_torch/_episodes.py": ["test_torch_episodes"],
