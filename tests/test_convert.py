@@ -234,3 +234,37 @@ def test_several_layers_are_refused():
         ValueError, match="has the layers l0, l0_reverse, expected one layer in one direction"
     ):
         xpgrad.convert("lstm", weights, "torch", "onnx")
+
+
+@pytest.mark.parametrize("operator", ["lstm", "gru", "rnn"])
+def test_cells_of_flax_and_equinox(operator, rng):
+    """Gate by gate, and back; both have one bias, and the GRU's candidate a second one."""
+    order, theirs = {"lstm": ("iofg", "ifgo"), "gru": ("zrn", "rzn"), "rnn": ([""], [""])}[operator]
+    I, H = 3, 2
+    rows = {gate: slice(H * k, H * (k + 1)) for k, gate in enumerate(order)}
+    W, R = rng.normal(size=(len(order) * H, I)), rng.normal(size=(len(order) * H, H))
+    first, second = rng.normal(size=len(order) * H), np.zeros(len(order) * H)
+    if operator == "gru":
+        second[rows["n"]] = rng.normal(size=H)
+    onnx, options = {"W": W, "R": R, "B": np.concatenate([first, second])}, {}
+    if operator == "gru":
+        options["linear_before_reset"] = 1
+    flax = xpgrad.convert(operator, onnx, "onnx", "flax", **options)
+    assert flax.keys() == {side + gate for side in "ih" for gate in order}
+    single = "h" if operator == "lstm" else "i"
+    for gate, own in rows.items():
+        np.testing.assert_array_equal(flax["i" + gate]["kernel"], W[own].T)
+        np.testing.assert_array_equal(flax["h" + gate]["kernel"], R[own].T)
+        np.testing.assert_array_equal(flax[single + gate]["bias"], first[own])
+    if operator == "gru":
+        np.testing.assert_array_equal(flax["hn"]["bias"], second[rows["n"]])
+    layouts = {"flax": flax}
+    if operator != "rnn":
+        layouts["equinox"] = equinox = xpgrad.convert(operator, onnx, "onnx", "equinox", **options)
+        blocks = [first[rows[gate]] for gate in theirs]
+        np.testing.assert_array_equal(equinox["bias"], np.concatenate(blocks))
+        np.testing.assert_array_equal(equinox["weight_hh"], np.concatenate([R[rows[g]] for g in theirs]))
+    for source, parameters in layouts.items():
+        back = xpgrad.convert(operator, parameters, source, "onnx", **options)
+        for name, array in onnx.items():
+            np.testing.assert_array_equal(np.reshape(back[name], array.shape), array)

@@ -64,7 +64,7 @@ AREAS = {
     ],
     "src/xpgrad/_recurrent/one_step.py": ["test_cells"],
     "src/xpgrad/_recurrent/timeline.py": ["test_chunks", "test_lengths", "test_recurrent_oracles"],
-    "src/xpgrad/_recurrent/cell_layouts.py": ["test_cells"],
+    "src/xpgrad/_recurrent/cell_layouts.py": ["test_cells", "test_convert"],
     "src/xpgrad/_cells/*.py": ["test_own_cells", "test_cell_operators"],
     "src/xpgrad/cells.py": ["test_own_cells"],
     "src/xpgrad/_calls/plans.py": ["test_same_call", "test_program_lengths", "test_plans"],
