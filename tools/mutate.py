@@ -49,6 +49,7 @@ AREAS = {
     "src/xpgrad/conv.py": ["test_conv_oracles", "test_conv_errors", "test_conv_properties"],
     "src/xpgrad/_conv/*.py": ["test_conv_oracles", "test_conv_errors", "test_conv_golden"],
     "src/xpgrad/gru_d.py": ["test_gru_d", "test_cell_operators"],
+    "src/xpgrad/layer_norm.py": ["test_layer_norm", "test_recurrent_errors"],
     "src/xpgrad/[lgr]*.py": [
         "test_recurrent_golden", "test_recurrent_errors", "test_cells", "test_recurrent_oracles",
         "test_recurrent_state",
@@ -67,7 +68,9 @@ AREAS = {
     "src/xpgrad/_recurrent/cell_layouts.py": ["test_cells", "test_convert"],
     "src/xpgrad/_cells/*.py": ["test_own_cells", "test_cell_operators"],
     "src/xpgrad/cells.py": ["test_own_cells"],
-    "src/xpgrad/_calls/plans.py": ["test_same_call", "test_program_lengths", "test_plans"],
+    "src/xpgrad/_calls/plans.py": [
+        "test_same_call", "test_program_lengths", "test_plans", "test_jax_recurrent",
+    ],
     "src/xpgrad/engine/process/settings.py": ["test_bad_calls"],
     "src/xpgrad/engine/compiled/products/matrix.py": ["test_guard", "test_thresholds", "test_products"],
     "src/xpgrad/engine/images/compiled_shifts.py": ["test_guard", "test_thresholds", "test_conv_tiles"],
@@ -88,7 +91,7 @@ AREAS = {
     "src/xpgrad/engine/compiled/machine.py": ["test_time_loop", "test_chunks", "test_engine"],
     "src/xpgrad/engine/arrays/*.py": ["test_engine", "test_activations", "test_softmax", "test_losses"],
     "src/xpgrad/engine/compiled/tracing.py": ["test_tracing", "test_time_loop", "test_losses"],
-    "src/xpgrad/engine/compiled/native_rows.py": ["test_tracing", "test_time_loop"],
+    "src/xpgrad/engine/compiled/native_rows.py": ["test_tracing", "test_time_loop", "test_resets"],
     "adapters/xpgrad_torch/activations.py": ["test_torch_activations", "test_half_precision"],
     "adapters/xpgrad_torch/convolution.py": ["test_torch_conv"],
     "adapters/xpgrad_torch/losses.py": ["test_torch_losses"],
