@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 import xpgrad
 from xpgrad._operators.arguments import check_lengths
 from xpgrad._operators.axes import axes_of_cell
+from xpgrad._operators.kernel_description import ORDERED
 from xpgrad._operators.recurrent_docs import Words, recurrent_docstring
 from xpgrad._operators.resets import check_with_resets, has_resets, with_resets
-from xpgrad._operators.units import UNITS
+from xpgrad._operators.units import UNITS, declared_unit
 from xpgrad._operators.words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
 from xpgrad_jax._kernel import AS_SAVED, Attributes, JaxKernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
@@ -71,9 +72,6 @@ Lengths: TypeAlias = Sequence[int] | ArrayLike
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
-_ORDERED = ("lstm", "gru", "rnn")
-"""Frameworks have these with the gates in another order, or their weights by inputs."""
-
 
 def apply(kernel: JaxKernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     """The kernel's outputs that callers see.
@@ -115,18 +113,21 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
     return jnp.asarray(lengths)
 
 
-def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int) -> Any:
-    """So many outputs of the kernel of that name, for other adapters: weights may be laid out as theirs.
+def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:
+    """So many of the first outputs of the kernel of that name, by default all that its function returns.
 
-    Operands that are missing count as None.
+    Arguments by name are taken apart; operands that are missing count as None. For other adapters weights
+    may be laid out as theirs.
     """
+    if wanted_outputs is None:
+        wanted_outputs = len(declared_unit(name).shown(name))
     return _run(_KERNELS[name], given, wanted_outputs)
 
 
 # --- the core's own functions under a trace
 
 _KERNELS = {
-    name: JaxKernel(name, ordered=name in _ORDERED) for unit in UNITS.values() for name in unit.kernels
+    name: JaxKernel(name, ordered=name in ORDERED) for unit in UNITS.values() for name in unit.kernels
 }
 _of_cells: dict[xpgrad.Cell, JaxKernel] = {}
 
@@ -254,11 +255,6 @@ def _recurrent(
     return decorate
 
 
-def _run_recurrent(name: str, given: dict[str, Any]) -> Any:
-    """The results of a recurrent function, for its arguments. They are taken apart."""
-    return _run(_KERNELS[name], given, len(UNITS[name.removesuffix("_cell")].shown(name)))
-
-
 @_recurrent("X, W, R, clip=3.0")
 def lstm(
     X: ArrayLike,
@@ -284,7 +280,7 @@ def lstm(
     zoneout_c: ArrayLike | None = None,
     peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return _run_recurrent("lstm", locals())
+    return run_recurrent("lstm", locals())
 
 
 @_recurrent("X, W, R, linear_before_reset=1")
@@ -307,7 +303,7 @@ def gru(
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    return _run_recurrent("gru", locals())
+    return run_recurrent("gru", locals())
 
 
 @_recurrent('X, W, R, activations=["Relu"]')
@@ -327,7 +323,7 @@ def rnn(
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    return _run_recurrent("rnn", locals())
+    return run_recurrent("rnn", locals())
 
 
 @_recurrent()
@@ -348,7 +344,7 @@ def slstm(
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    return _run_recurrent("slstm", locals())
+    return run_recurrent("slstm", locals())
 
 
 @_recurrent("X, jnp.ones((7, 2, 1)), W, R")
@@ -366,7 +362,7 @@ def augru(
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    return _run_recurrent("augru", locals())
+    return run_recurrent("augru", locals())
 
 
 @_recurrent()
@@ -386,7 +382,7 @@ def lstm_cell(
     input_forget: bool = False,
     peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array]:
-    return _run_recurrent("lstm_cell", locals())
+    return run_recurrent("lstm_cell", locals())
 
 
 @_recurrent()
@@ -403,7 +399,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
 ) -> jax.Array:
-    return _run_recurrent("gru_cell", locals())
+    return run_recurrent("gru_cell", locals())
 
 
 @_recurrent()
@@ -419,7 +415,7 @@ def rnn_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
 ) -> jax.Array:
-    return _run_recurrent("rnn_cell", locals())
+    return run_recurrent("rnn_cell", locals())
 
 
 def gru_d(

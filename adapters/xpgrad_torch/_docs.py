@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from xpgrad._operators.recurrent_docs import Words, recurrent_docstring
-from xpgrad._operators.units import UNITS, Unit
+from xpgrad._operators.units import Unit, declared_unit
 
 Described = TypeVar("Described")
 
@@ -88,7 +88,7 @@ def described_recurrent(arguments: str | None = None, *results: str) -> Callable
     def describe(function: Any) -> Any:
         if __doc__ is not None:  # as in Python without docstrings
             name = function.__name__
-            unit = UNITS[name.removesuffix("_cell")]
+            unit = declared_unit(name)
             options = {} if name != unit.name else {"save": _SAVE.replace("NUMBERS", unit.numbers_saved)}
             words = _WORDS._replace(options=options)
             function.__doc__ = recurrent_docstring(name, function, words, arguments, results)

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from xpgrad._operators.kernel_description import ORDERED
 from xpgrad._operators.units import UNITS
 from xpgrad_torch._autograd import CallTemplate, TorchKernel, apply, call_of
 from xpgrad_torch._lengths import lengths_tensor, with_resets
@@ -13,11 +14,8 @@ from xpgrad_torch._packed import apply_packed
 from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._stacked import flattened
 
-_ORDERED = ("lstm", "gru", "rnn")
-"""PyTorch has these with the gates in another order."""
-
 KERNELS = {
-    name: registered(TorchKernel(name, planned=True, ordered=unit.name in _ORDERED))
+    name: registered(TorchKernel(name, planned=True, ordered=unit.name in ORDERED))
     for unit in UNITS.values()
     for name in unit.kernels
 }

@@ -13,10 +13,13 @@ from xpgrad._operators.units import unit_of
 from xpgrad._operators.vjp import rule_of
 from xpgrad.cells import Cell
 
-__all__ = ["OPEN", "KernelDescription"]
+__all__ = ["OPEN", "ORDERED", "KernelDescription"]
 
 OPEN = ("...", "?")
 """Axes of any number."""
+
+ORDERED = ("lstm", "gru", "rnn")
+"""Operators whose weights frameworks have with the gates in another order, or by inputs."""
 
 _WEIGHTS = ("W", "R")  # whose last two axes a framework may have swapped
 _LAYOUT_OF_WEIGHTS = {  # of `run_foreign`; a single step has no such axes

@@ -8,7 +8,7 @@ from inspect import Signature
 from typing import Any, NamedTuple
 
 from xpgrad._operators.axes import AXES
-from xpgrad._operators.units import Unit, unit_of
+from xpgrad._operators.units import declared_unit
 
 __all__ = ["Words", "recurrent_docstring"]
 
@@ -99,7 +99,7 @@ def recurrent_docstring(
     results : sequence of str, optional
         The names of what it returns, by default the states.
     """
-    unit = _unit(name)
+    unit = declared_unit(name)
     about = f"One step of `{unit.name}`, for a loop that you write."
     if name == unit.name:
         about = f"{unit.title} as a differentiable function of {words.arrays}."
@@ -109,7 +109,7 @@ def recurrent_docstring(
 
 def _sections(name: str, signature: Signature, results: str, arguments: str, words: Words) -> str:
     """What stands behind the first line."""
-    axes, unit = AXES[name], _unit(name)
+    axes, unit = AXES[name], declared_unit(name)
     example = words.sequence if "sequence_lens" in axes else words.step
     return (_RECURRENT + example).format(
         name=name,
@@ -124,16 +124,10 @@ def _sections(name: str, signature: Signature, results: str, arguments: str, wor
     )
 
 
-def _unit(name: str) -> Unit:
-    unit = unit_of(name)
-    assert unit is not None
-    return unit
-
-
 def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
     """What a function's parameters are; the attributes of xpgrad's function stand together."""
     axes, options = AXES[name], {**_OPTIONS, **words.options}
-    unit = _unit(name)
+    unit = declared_unit(name)
     attributes = [x for x in signature.parameters if x not in axes and x not in options]
     for x, parameter in signature.parameters.items():
         note = words.constant if x in unit.constants else words.notes.get(x, "")
@@ -150,4 +144,4 @@ def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
 
 def _meaning(x: str, name: str) -> str:
     shape = AXES[name][x].split()
-    return _unit(name).about(x).format(f"({', '.join(shape)}{',' if len(shape) == 1 else ''})")
+    return declared_unit(name).about(x).format(f"({', '.join(shape)}{',' if len(shape) == 1 else ''})")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from xpgrad._operators.axes import AXES
 from xpgrad._operators.gradient_rules import RULES, GradientRule
 
-__all__ = ["UNITS", "Unit", "UnitArray", "unit_of"]
+__all__ = ["UNITS", "Unit", "UnitArray", "declared_unit", "unit_of"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMMON = {
@@ -292,6 +292,14 @@ class Unit:
 def unit_of(name: str) -> Unit | None:
     """The recurrent operator of that name or whose single step has it; None for other operators."""
     return UNITS.get(name.removesuffix("_cell"))
+
+
+def declared_unit(name: str) -> Unit:
+    """The same; an error for other operators."""
+    unit = unit_of(name)
+    if unit is None:
+        raise ValueError(f"{name!r} is no declared recurrent operator, expected one of {', '.join(UNITS)}")
+    return unit
 
 
 def _times(count: int) -> str:
