@@ -3,15 +3,16 @@
 Training steps (forward, backward, without an optimizer) of PyTorch's modules and of the same network after
 ``xpgrad_torch.swap(network, verify=example)``, which leaves the convolutions that are slower here. Steps are
 in turns; each number is PyTorch's median time divided by ours: above 1 ours is faster. "New shapes" has
-another length, size or batch in every step. "Error" is the largest difference of a gradient from float64's,
-relative to the largest number of all gradients, PyTorch's and ours.
+another length, size or batch in every step. "Memory" is what a step adds to a process of its own at most.
+"Error" is the largest difference of a gradient from float64's, relative to the largest number of all
+gradients. Where a cell has two numbers, PyTorch's comes first.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import resource
+import multiprocessing
 import time
 from collections.abc import Iterator
 from statistics import geometric_mean, median
@@ -23,9 +24,10 @@ from torch import Tensor, nn
 import xpgrad_torch
 from xpgrad.cli.console import progress
 from xpgrad.cli.info import read_cpu
-from xpgrad_bench.models import WORKS, Work
+from xpgrad_bench.memory import peak
+from xpgrad_bench.models import WORKS
 
-HEAD = ["network", "replaced", "same shape", "new shapes", "first step, ms", "error"]
+HEAD = ["network", "replaced", "same shape", "new shapes", "first step, ms", "memory, MB", "error"]
 
 
 def step(model: nn.Module, given: tuple[Any, ...]) -> float:
@@ -60,24 +62,41 @@ def error(model: nn.Module, exact: list[Tensor], given: tuple[Any, ...]) -> floa
     return max(float((a - b).abs().max()) for a, b in pairs) / largest
 
 
-def measure(work: Work, steps: int) -> list[str]:
+def memory(name: str, replaced: list[str]) -> int:
+    """The peak bytes of a network's step in a process of its own, with these modules replaced."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_memory, (name, replaced))
+
+
+def _memory(name: str, replaced: list[str]) -> int:
+    model, given = WORKS[name].make(), WORKS[name].given(0)
+    for path in replaced:
+        owner, _, last = path.rpartition(".")
+        setattr(model.get_submodule(owner), last, xpgrad_torch.swap(model.get_submodule(path)))
+    small = nn.Linear(8, 8)
+    return peak(lambda: step(small, (torch.randn(8, 8),)), lambda: step(model, given))
+
+
+def measure(name: str, steps: int) -> list[str]:
     """The cells of a network's row."""
     torch.manual_seed(0)
+    work = WORKS[name]
     theirs = work.make()
     ours = copy.deepcopy(theirs)
     usual = work.given(0)
     exact = gradients(copy.deepcopy(theirs).double(), tuple(_doubled(x) for x in usual))
     floats = all(x.is_floating_point() for x in usual)
     ours = xpgrad_torch.swap(ours, verify=usual if floats else None, tolerance=1.0 if floats else None)
-    swapped = sum(type(m).__module__.startswith("xpgrad") for m in ours.modules())
+    replaced = [path for path, m in ours.named_modules() if type(m).__module__.startswith("xpgrad")]
     models = [theirs, ours]
     first = [1e3 * step(model, usual) for model in models]
     errors = [error(model, exact, usual) for model in models]
     same = ratio(models, [work.given(0) for _ in range(steps)])
     other = ratio(models, [work.given(k) for k in range(1, steps + 1)])
+    grown = [memory(name, paths) for paths in ([], replaced)]
     return [
-        str(swapped), f"{same:.2f}", f"{other:.2f}", " / ".join(f"{ms:.0f}" for ms in first),
-        " / ".join(f"{one:.0e}" for one in errors),
+        str(len(replaced)), f"{same:.2f}", f"{other:.2f}", " / ".join(f"{ms:.0f}" for ms in first),
+        " / ".join(f"{size / 1e6:.0f}" for size in grown), " / ".join(f"{one:.0e}" for one in errors),
     ]  # fmt: skip
 
 
@@ -88,14 +107,14 @@ def _doubled(x: Tensor) -> Tensor:
 def table(steps: int, names: list[str]) -> Iterator[str]:
     """The lines of the table, then the means."""
     yield f"| {' | '.join(HEAD)} |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    yield f"| --- {'| ---: ' * (len(HEAD) - 1)}|"
     rows, bar = [], progress(names, "networks")
     for name in bar:
         bar.note(name)
-        rows.append(measure(WORKS[name], steps))
+        rows.append(measure(name, steps))
         yield f"| {name} | {' | '.join(rows[-1])} |"
     means = (geometric_mean([float(row[k]) for row in rows]) for k in (1, 2))
-    yield f"| geometric mean |  | {' | '.join(f'{mean:.2f}' for mean in means)} |  |  |"
+    yield f"| geometric mean |  | {' | '.join(f'{mean:.2f}' for mean in means)} |  |  |  |"
 
 
 def main() -> None:
@@ -110,7 +129,6 @@ def main() -> None:
     print(f"{read_cpu().name}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
     for line in table(options.steps, names):
         print(line, flush=True)
-    print(f"\n{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB of memory at most")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ References
 ----------
 Those of `networks`, and: Zaremba, Sutskever and Vinyals, "Recurrent neural network regularization" (2014),
 for the word model. Hidasi and others, "Session-based recommendations" (2015), for GRU4Rec. Salinas and
-others, "DeepAR" (2017). Bahdanau, Cho and Bengio, "Neural machine translation by jointly learning to align
+others, "DeepAR" (2017). Lim and others, "Temporal fusion transformers" (2019), with the sizes for the
+electricity data. Bahdanau, Cho and Bengio, "Neural machine translation by jointly learning to align
 and translate" (2014). Shi, Bai and Yao, "An end-to-end trainable neural network for image-based sequence
 recognition" (2015), for CRNN. Bai, Kolter and Koltun, "An empirical evaluation of generic convolutional and
 recurrent networks" (2018), for TCN.
@@ -85,6 +86,81 @@ class Forecaster(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Parameters (N, T, 2)."""
         return self.score(self.layers(x)[0])
+
+
+class Gated(nn.Module):
+    """TFT's gated residual network: two layers, a gate, and the sum with what it was given, normalized."""
+
+    def __init__(self, given: int, made: int, context: int = 0) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(given, made), nn.Linear(made, made)
+        self.context = nn.Linear(context, made, bias=False) if context else None
+        self.skip: nn.Module = nn.Identity() if given == made else nn.Linear(given, made)
+        self.gate, self.norm = _gate(made), nn.LayerNorm(made)
+        self.bend = nn.ELU()
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """A number for each of `made`."""
+        y = self.first(x)
+        if self.context is not None and context is not None:
+            y = y + self.context(context)
+        return self.norm(self.skip(x) + self.gate(self.second(self.bend(y))))
+
+
+def _gate(size: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(size, 2 * size), nn.GLU())
+
+
+class Selection(nn.Module):
+    """TFT's selection of variables: the mean of their vectors, with weights that depend on all of them."""
+
+    def __init__(self, variables: int, size: int) -> None:
+        super().__init__()
+        self.embed = nn.ModuleList(nn.Linear(1, size) for _ in range(variables))
+        self.each = nn.ModuleList(Gated(size, size) for _ in range(variables))
+        self.weigh = Gated(variables * size, variables, size)
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        """A vector (N, T, size) for each step."""
+        vectors = [embed(x[..., k : k + 1]) for k, embed in enumerate(self.embed)]
+        weights = torch.softmax(self.weigh(torch.cat(vectors, dim=-1), context), dim=-1)
+        made = torch.stack([one(v) for one, v in zip(self.each, vectors, strict=True)], dim=-1)
+        return (made * weights.unsqueeze(-2)).sum(dim=-1)
+
+
+class Fusion(nn.Module):
+    """TFT: an LSTM over the past and one over the known future, then attention to all steps before."""
+
+    def __init__(self, past: int = 4, future: int = 3, size: int = 160, heads: int = 4) -> None:
+        super().__init__()
+        self.series = nn.Embedding(369, size)
+        self.contexts = nn.ModuleList(Gated(size, size) for _ in range(4))
+        self.past, self.future = Selection(past, size), Selection(future, size)
+        self.encoder = nn.LSTM(size, size, batch_first=True)
+        self.decoder = nn.LSTM(size, size, batch_first=True)
+        self.enrich, self.forth = Gated(size, size, size), Gated(size, size)
+        self.attend = nn.MultiheadAttention(size, heads, batch_first=True)
+        self.gates = nn.ModuleList(_gate(size) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
+        self.score = nn.Linear(size, 3)
+
+    def _joined(self, which: int, x: Tensor, y: Tensor) -> Tensor:
+        return self.norms[which](x + self.gates[which](y))
+
+    def forward(self, past: Tensor, future: Tensor, series: Tensor) -> Tensor:
+        """Three quantiles (N, steps of the future, 3)."""
+        choose, h, c, enrich = (one(self.series(series)) for one in self.contexts)
+        seen = self.past(past, choose.unsqueeze(1))
+        known = self.future(future, choose.unsqueeze(1))
+        before, state = self.encoder(seen, (h.unsqueeze(0), c.unsqueeze(0)))
+        after, _ = self.decoder(known, state)
+        local = self._joined(0, torch.cat([seen, known], dim=1), torch.cat([before, after], dim=1))
+        x = self.enrich(local, enrich.unsqueeze(1))
+        steps = torch.arange(x.shape[1])
+        later = steps > steps[:, None]
+        y, _ = self.attend(x, x, x, attn_mask=later, need_weights=False)
+        y = self.forth(self._joined(1, x, y))
+        return self.score(self._joined(2, local, y)[:, past.shape[1] :])
 
 
 class Translator(nn.Module):
@@ -421,6 +497,10 @@ WORKS: dict[str, Work] = {
     "IMDB BiLSTM (32x200)": Work(Reviews, lambda k: (torch.randint(20_000, (32, 200 + k % 64)),)),
     "GRU4Rec (50x20)": Work(lambda: Words(nn.GRU, 100, 1, 3000), lambda k: (_words(20 + k % 32, 50, 3000),)),
     "DeepAR (32x168)": Work(Forecaster, lambda k: (torch.randn(32, 168 + k % 64, 8),)),
+    "TFT 160 (64x168+24)": Work(
+        Fusion,
+        lambda k: (torch.randn(64, 168 + k % 64, 4), torch.randn(64, 24, 3), torch.randint(369, (64,))),
+    ),
     "seq2seq with attention (32x12)": Work(
         Translator, lambda k: (_words(12 + k % 16, 32, 8000), _words(12 + k % 13, 32, 8000))
     ),
