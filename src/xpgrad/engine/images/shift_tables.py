@@ -45,20 +45,21 @@ class SumTables(NamedTuple):
 def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) -> SumTables:
     """Those of images of a size; `weights` tells where each part's weights begin."""
     wanted, table, steps = [], [], _steps(shifts.size)
+    lines, *others = shifts.places[0].grid
     for part, own in zip(shifts.parts, weights, strict=True):
         by = tuple(map(mul, steps, part.steps))
-        rows = _layer(Embedding.of_all(shifts.places[0].grid, part.crop.begin), part.crop.size, by, 0)
-        found = _joined(rows[rows[:, 1] < part.crop.length])
+        computed = min(lines, part.crop.length // prod(others)), *others
+        found = _rows(Embedding.of_all(computed, part.crop.begin), part.crop.size, by, 0)
         wanted.append(found)
         table.append([own, len(part.taps), len(found), sum(map(mul, steps, part.first)), part.crop.length])
-    every, taps = np.concatenate(wanted), [tap for part in shifts.parts for tap in part.taps]
+    every, taps = _behind_one_another(wanted), [tap for part in shifts.parts for tap in part.taps]
     return SumTables(
         rows=rows_in_grid(shifts.places, size),
         wanted=every,
         parts=np.asarray(table, dtype=np.int64),
         taps=np.asarray(taps, dtype=np.int64),
         begin=int(every[:, 1].min()) if len(every) else 0,
-        end=int((every[:, 1] + every[:, 2]).max(initial=0)),
+        end=int((every[:, 1] + every[:, 2]).max()) if len(every) else 0,
         reach=max(shift for _, shift in taps),
         complete=int(every[:, 2].sum()) == prod(shifts.size),
     )
@@ -66,46 +67,47 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
 
 def rows_in_grid(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
     """The rows of images (see `native_shifts`) in a grid, by layer and in memory order."""
-    return _joined(
-        np.concatenate([_layer(place, size, _steps(size), layer) for layer, place in enumerate(places)])
-    )
+    by = _steps(size)
+    return _behind_one_another([_rows(place, size, by, layer) for layer, place in enumerate(places)])
+
+
+def _behind_one_another(tables: Sequence[np.ndarray]) -> np.ndarray:
+    return tables[0] if len(tables) == 1 else np.concatenate(tables)
 
 
 def _steps(size: Sequence[int]) -> tuple[int, ...]:
     """The distances of an image's elements along each axis."""
-    return tuple(prod(size[axis + 1 :]) for axis in range(len(size)))
+    steps = [1] * len(size)
+    for axis in range(len(size) - 1, 0, -1):
+        steps[axis - 1] = steps[axis] * size[axis]
+    return tuple(steps)
 
 
-def _layer(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: int) -> np.ndarray:
-    """The rows of images of this size, with these strides, that are in a grid."""
-    *counts, columns = place.counts(size)
-    skipped = max(0, -place.before[-1])
-    count = min(columns, place.grid[-1] - place.before[-1]) - skipped
-    if count <= 0 or not 0 <= skipped + place.before[-1] < place.grid[-1]:
+def _rows(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: int) -> np.ndarray:
+    """The rows of images of this size, with these strides, that are in a grid.
+
+    Rows that are contiguous in both places are one.
+    """
+    # Along each axis the first element that the grid has, and their number.
+    skipped = [max(0, -before) for before in place.before]
+    each = zip(place.counts(size), place.before, place.grid, skipped, strict=True)
+    counts = [min(own, large - before) - skip for own, before, large, skip in each]
+    if min(counts) <= 0:
         return np.empty((0, 5), dtype=np.int64)
-    # Along each axis those elements that the grid has: of rows, the first element.
-    indices = [
-        np.arange(max(0, -before), min(own, large - before))
-        for own, before, large in zip(counts, place.before[:-1], place.grid[:-1], strict=True)
-    ]
-    indices.append(np.asarray([skipped]))
-    source, to = np.zeros((), dtype=np.int64), np.full((), place.lead, dtype=np.int64)
-    each = zip(indices, place.first, place.steps, by, place.before, _steps(place.grid), strict=True)
-    for index, first, step, distance, before, line in each:
-        source = source[..., None] + (first + index * step) * distance
-        to = to[..., None] + (index + before) * line
-    rows = np.empty((source.size, 5), dtype=np.int64)
-    rows[:, 0], rows[:, 1] = source.ravel(), to.ravel()
-    rows[:, 2:] = count, by[-1] * place.steps[-1], layer
+    sources, lines = [*map(mul, place.steps, by)], _steps(place.grid)
+    source = sum(map(mul, place.first, by)) + sum(map(mul, skipped, sources))
+    to = place.lead + sum(
+        (skip + before) * line for skip, before, line in zip(skipped, place.before, lines, strict=True)
+    )
+    axis, count = len(counts) - 1, counts[-1]
+    step = sources[axis]
+    while axis and (counts[axis - 1] == 1 or (lines[axis - 1], sources[axis - 1]) == (count, count * step)):
+        axis -= 1
+        count *= counts[axis]
+    begins = np.full((1, 2), (source, to), dtype=np.int64)
+    for number, distance, line in zip(counts[:axis], sources, lines, strict=False):
+        moved = np.arange(number, dtype=np.int64)[:, None] * (distance, line)
+        begins = (begins[:, None] + moved).reshape(-1, 2)
+    rows = np.empty((len(begins), 5), dtype=np.int64)
+    rows[:, :2], rows[:, 2:] = begins, (count, step, layer)
     return rows
-
-
-def _joined(rows: np.ndarray) -> np.ndarray:
-    """Merge rows that are contiguous in both places."""
-    source, to, count, step, _ = rows.T
-    follows = (np.diff(source) == count[:-1] * step[:-1]) & (np.diff(to) == count[:-1])
-    follows &= (rows[1:, 3:] == rows[:-1, 3:]).all(axis=1)
-    begins = np.flatnonzero(np.concatenate([np.ones(min(len(rows), 1), dtype=bool), ~follows]))
-    joined = rows[begins]
-    joined[:, 2] = np.add.reduceat(count, begins) if len(rows) else 0
-    return joined

@@ -103,7 +103,6 @@ class Recorder(RecordedImages):
         self._schedule: Schedule | None = None
         self._has_one_step = False
         self._carried: dict[int, Recorded] = {}
-        self.xp = RecordedNamespace(self)
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         self._pieces = {
             name: [
@@ -113,6 +112,11 @@ class Recorder(RecordedImages):
             for name, place in arrays.items()
         }
         self._inputs = {name: pieces[0] for name, pieces in self._pieces.items() if name not in self._joined}
+
+    @property
+    def xp(self) -> RecordedNamespace:
+        """The standard's functions on what it records."""
+        return RecordedNamespace(self)
 
     @classmethod
     def of_unnamed(
@@ -157,7 +161,13 @@ class Recorder(RecordedImages):
                 self.copy(own, result)
             taken.add(own.block)
             outputs.append((own.block, own.sizes))
-        return Program(self._draft, outputs, self._machine, self.dtype)
+        program = Program(self._draft, outputs, self._machine, self.dtype)
+        # Recorded arrays know their recorder. If it kept them, they would wait for Python's collector of
+        # cycles, of which one run takes a tenth of a second in a process with PyTorch.
+        self._draft = Draft()
+        for tables in (self._pieces, self._inputs, self._carried):
+            tables.clear()
+        return program
 
     def lower(self, array: Recorded) -> Recorded:
         """Results stay what they are until the program runs."""
