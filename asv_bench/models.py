@@ -3,9 +3,9 @@
 Training steps (forward, backward, without an optimizer) of PyTorch's modules and of the same network after
 ``xpgrad_torch.swap(network, verify=example)``, which leaves the convolutions that are slower here. Steps are
 in turns; each number is PyTorch's median time divided by ours: above 1 ours is faster. "New shapes" has
-another length, size or batch in every step. "Memory" is what a step adds to a process of its own at most.
-"Error" is the largest difference of a gradient from float64's, relative to the largest number of all
-gradients. Where a cell has two numbers, PyTorch's comes first.
+another length, size or batch in every step. "Memory" is what a step adds at most to a process that has run
+a small LSTM. "Error" is the largest difference of a gradient from float64's, relative to the largest number
+of all gradients. Where a cell has two numbers, PyTorch's comes first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import xpgrad_torch
 from xpgrad.cli.console import progress
 from xpgrad.cli.info import read_cpu
 from xpgrad_bench.memory import peak
-from xpgrad_bench.models import WORKS
+from xpgrad_bench.models import WORKS, Words
 
 HEAD = ["network", "replaced", "same shape", "new shapes", "first step, ms", "memory, MB", "error"]
 
@@ -73,8 +73,10 @@ def _memory(name: str, replaced: list[str]) -> int:
     for path in replaced:
         owner, _, last = path.rpartition(".")
         setattr(model.get_submodule(owner), last, xpgrad_torch.swap(model.get_submodule(path)))
-    small = nn.Linear(8, 8)
-    return peak(lambda: step(small, (torch.randn(8, 8),)), lambda: step(model, given))
+    small: nn.Module = Words(nn.LSTM, 8, 1, 8)
+    if replaced:
+        small = xpgrad_torch.swap(small)
+    return peak(lambda: step(small, (torch.zeros(2, 1, dtype=torch.int64),)), lambda: step(model, given))
 
 
 def measure(name: str, steps: int) -> list[str]:
