@@ -178,6 +178,35 @@ def conv_transpose() -> Case:
     return Case(xpgrad_jax.conv_transpose, arrays, {"X": 0})
 
 
+def output_channels(transposed: bool = False) -> Case:
+    """Each device has all images, and the weights of its own channels."""
+    arrays = {"X": random(N, 3, 5, 4), "W": random(*(3, 6) if transposed else (6, 3), 3, 2), "B": random(6)}
+    run = xpgrad_jax.conv_transpose if transposed else xpgrad_jax.conv
+    return Case(run, arrays, {"W": int(transposed), "B": 0})
+
+
+def both() -> None:
+    """Two axes of a mesh: one for the batch, one for the output channels."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    specs = {"X": P("a"), "W": P("b"), "B": P("b")}
+    case = output_channels()
+    placed = {name: jax.device_put(x, NamedSharding(mesh, specs[name])) for name, x in case.arrays.items()}
+    compiled = case.step.lower(*case.parted(placed)).compile()
+    assert not any(f" {word}" in compiled.as_text() for word in MOVES)
+    close(compiled(*case.parted(placed)), case.step(*case.parted(case.arrays)))
+
+
+def samples_of_channels() -> Case:
+    """Gradients of samples, of the weights of its own channels on each device."""
+
+    def run(X: Any, W: Any, B: Any) -> Any:
+        one = lambda W, x: (xpgrad_jax.conv(x[None], W, B) ** 2).sum()  # noqa: E731
+        return jax.vmap(jax.grad(one), in_axes=(None, 0))(W, X)
+
+    case = output_channels()
+    return Case(run, case.arrays, case.axes, fixed=case.arrays)
+
+
 def classifier() -> Case:
     """Elements and rows; the classes of the softmax and the weights of the loss are whole."""
 
@@ -290,7 +319,7 @@ DECLARED = [functools.partial(declared, name) for name in UNITS if name not in O
 SHORT = [gru, conv, classifier]
 LONG = [
     lstm, own_cell, layer_norm_lstm, gru_d, *DECLARED, step_by_step, lambda: conv(1), lambda: conv(3),
-    conv_transpose, mapped, tangents, meshes_in_types, texts, exported,
+    conv_transpose, output_channels, lambda: output_channels(transposed=True), samples_of_channels, mapped, tangents, meshes_in_types, texts, exported,
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -44,6 +44,6 @@ def test_the_other_partitioner_and_without_programs(variable: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["other_meshes", "whole"])
+@pytest.mark.parametrize("name", ["other_meshes", "whole", "both"])
 def test_two_axes_of_a_mesh_and_what_stays_whole(name: str) -> None:
     run(name, devices=4)

@@ -1,7 +1,8 @@
 """How XLA splits a call over devices: each of them runs the kernel on its own part of the batch.
 
 `xpgrad._operators.axes` names the axes of all arrays. Samples do not depend on one another, so their axis may
-be split; the gradient of an array without that axis is the sum over the parts, and so over the devices.
+be split, and so may the output channels of a convolution without groups. The gradient of an array without
+that axis is the sum over the parts, and so over the devices.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def axes_of_call(
     leader = next(shape for name, shape in operands if name in kernel.shapes)
     labels = tuple(_labels(kernel, name, shape, leader, attributes) for name, shape in operands)
     made = tuple(
-        ("N", *(None,) * (len(shape) - 1))
+        ("N", *_labels(kernel, name, shape[1:], leader, attributes))
         if per_sample and kernel.batch_axis(name, attributes) is None
         else _labels(kernel, name, shape, leader, attributes)
         for name, shape in results
@@ -103,7 +104,8 @@ def _labels(kernel: JaxKernel, name: str, shape: Shape, leader: Shape, attribute
     known = [axis for axis in names if axis not in OPEN]
     if len(shape) < len(known):  # a single sample
         return (None,) * len(shape)
-    labels: list[str | None] = [axis if axis == "N" else None for axis in known]
+    apart = {"N", "O"} if attributes.get("group", 1) == 1 else {"N"}
+    labels: list[str | None] = [axis if axis in apart else None for axis in known]
     labels += [f"axis{k}" if kernel.elementwise else None for k in range(len(known), len(shape))]
     for axis in _along(attributes, len(shape)):
         labels[axis] = None

@@ -24,14 +24,14 @@ def gradient_name(operand: str) -> str:
     return f"d{operand}" if state == operand else f"d{state[:1].upper()}{state[1:]}0"
 
 
-_IMAGES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
+_IMAGES = {"X": "N ?", "B": "O", "Y": "N O ?"}
 
 ELEMENTWISE: Mapping[str, str] = {"X": "...", "Y": "..."}
 """Of activations, and of what works along one axis: every axis could be a batch."""
 
 AXES: dict[str, Mapping[str, str]] = {
-    "conv": _IMAGES,
-    "conv_transpose": _IMAGES,
+    "conv": {**_IMAGES, "W": "O ?"},
+    "conv_transpose": {**_IMAGES, "W": "C O ?"},  # O of each group
     "softmax_cross_entropy": {"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
     "binary_cross_entropy_with_logits": {**ELEMENTWISE, "targets": "..."},
 }
