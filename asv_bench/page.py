@@ -9,13 +9,14 @@ MARKS = ("machine", "summary", "behind", "instructions", "loops", "products", "d
 
 _NEW_PAGE = """# {cpu}
 
-What `python -m xpgrad bench` measured on this machine. [Performance](../performance.md) tells how.
+Results of `python -m xpgrad bench` on this machine.
+[Performance](../performance.md#how-it-is-measured) describes the method.
 
 ## Summary
 
 *Speedup* is the peer's time over ours: above 1 ours is faster. For memory it is the peer's peak over ours.
-*Aim* is what the project wants to reach. *Of floor* is the time that no implementation can beat, over the
-measured one: 100 % is the limit. [Performance](../performance.md) tells what the floor leaves out.
+*Aim* is the project's goal. *Of floor* is the time that no implementation can beat, over the measured time:
+100 % is the limit. [Performance](../performance.md#how-it-is-measured) says what the floor ignores.
 
 <!-- summary: begin -->
 <!-- summary: end -->
@@ -31,7 +32,8 @@ Click on the picture to see it in full.
 
 ## Where a peer is ahead
 
-Every case in which ours was slower in this run. A speedup of 0.80: ours did 0.80 of the work in that time.
+Every case in which ours was slower in this run. At a speedup of 0.80 ours takes 1.25 times as
+long.
 
 <!-- behind: begin -->
 <!-- behind: end -->
@@ -39,29 +41,29 @@ Every case in which ours was slower in this run. A speedup of 0.80: ours did 0.8
 ## Where a step's time goes
 
 By kind of instruction of the compiled programs that make up a step. The rest is Python and PyTorch. *Its
-share* is what the whole step reaches of the best product's rate, in turns with it. *Products alone, share* is
-what its larger products reach by themselves, each by the faster of PyTorch's and ours.
+share* is the whole step's rate over the best product's rate, measured in turns. *Products alone, share* is
+the same for the step's larger products only, each computed by the faster of PyTorch's and ours.
 
 <!-- instructions: begin -->
 <!-- instructions: end -->
 
 ## Steps of the time loops
 
-An LSTM's step in a compiled loop, in microseconds: its product alone, its formula alone, and both.
+An LSTM's step in a compiled loop, in microseconds: only its product, only its formula, and both.
 
 <!-- loops: begin -->
 <!-- loops: end -->
 
 ## Matrix products
 
-GFLOP/s in one thread: our own products beside those of PyTorch, NumPy and oneDNN.
+GFLOP/s in one thread: our own products, PyTorch's, NumPy's and oneDNN's.
 
 <!-- products: begin -->
 <!-- products: end -->
 
 ## Every case
 
-*Set by* tells which side of the floor is higher. A name like `lstm 50, 32, 256, 256` is operator, T, N, I, H
+*Set by* names the larger side of the floor. A name like `lstm 50, 32, 256, 256` is operator, T, N, I, H
 (a range is of lengths); `8, 64, 56 x 56; 64, 3 x 3` is N, C, size; channels of the output, kernel.
 
 <!-- details: begin -->

@@ -1,9 +1,8 @@
 """Write docs/onnx_operators.md: ``python tools/onnx_operators.py``. Takes ten minutes.
 
-For every operator of ai.onnx that works on floating-point numbers the page says how `gradient_model`
-differentiates it, or why not, and on how many of ONNX's own node tests the gradient was compared with central
-differences. A second table counts operators by opset: tests are taken there in that opset, as far as their
-nodes exist in it with the same result.
+For every operator of ai.onnx on floating-point numbers the page says how `gradient_model` differentiates it, or
+why not, and on how many of ONNX's own node tests the gradient was compared with central differences. A second
+table counts operators by opset. It uses the tests whose nodes exist in this opset with the same result.
 """
 
 from __future__ import annotations
@@ -102,10 +101,10 @@ def page(rows: list[Any], compared: dict[str, str], versions: list[tuple[int, ..
         "<!-- Written by tools/onnx_operators.py -->",
         "# ONNX's operators and their gradients",
         "",
-        "What `gradient_model` does with every operator of ai.onnx that takes and returns floating-point",
-        f"numbers, in opset {newest()}. *Compared* counts ONNX's own tests of the operator on whose inputs",
-        "the gradient was compared with central differences in float64. A body is a graph of other operators",
-        "that takes the operator's place. See [ONNX](onnx.md) for the function.",
+        "How `gradient_model` differentiates every operator of ai.onnx that takes and returns floating-point",
+        f"numbers, in opset {newest()}. *Compared*: the gradient was compared with central differences in",
+        "float64, on the inputs of so many of ONNX's own tests. A body is a graph of other operators that",
+        "replaces the operator. [ONNX](onnx.md) describes `gradient_model`.",
         "",
         "| operator | since | gradient | compared |",
         "| --- | --- | --- | --- |",
@@ -117,8 +116,8 @@ def page(rows: list[Any], compared: dict[str, str], versions: list[tuple[int, ..
         "",
         "## By opset",
         "",
-        "*Tested* are operators of which one of ONNX's tests exists in that opset with the same result, and",
-        "whose gradients there are right. Models below opset 16 are converted to 18 first.",
+        "*Tested* counts the operators that have one of ONNX's tests in this opset, with the same result, and",
+        "right gradients there. Models below opset 16 are converted to 18 first.",
         "",
         "| opset | operators | with a gradient | tested |",
         "| --- | --- | --- | --- |",

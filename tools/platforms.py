@@ -53,13 +53,13 @@ ROWS = (
     ),
     Row(
         "Windows, x86-64", BY_READING, untried="everything",
-        known="`tests/test_machines.py` takes away what it lacks",
+        known="`tests/test_machines.py` takes away functions that it lacks",
     ),
     Row(
         "macOS, Apple silicon", BY_READING, untried="everything",
-        known="the same; LLVM's code for `apple-m1` is looked at",
+        known="the same; tests read LLVM's code for `apple-m1`",
     ),
-    Row("macOS, Intel", BY_READING, untried="everything", known="llvmlite's last wheels are those of 0.45"),
+    Row("macOS, Intel", BY_READING, untried="everything", known="llvmlite's last wheels are for 0.45"),
     Row("Linux with musl (Alpine)", BY_READING, untried="everything", known="llvmlite has no wheels"),
     Row("free-threaded Python", BY_READING, untried="everything", known="NumPy, llvmlite: wheels for 3.14t"),
     Row(

@@ -27,8 +27,8 @@ _FAMILIES = {
     "Losses": ("softmax_cross_entropy", "binary_cross_entropy_with_logits"),
 }
 _LEAD = """\
-Other libraries' kernels beside xpgrad's, option by option, against references in float64. Each number of
-the tables below is the largest error of a case. *Wrong* is an error that rounding in float32 cannot
+Other libraries' kernels and xpgrad's, option by option, compared with references in float64. Each number
+in the tables below is the largest error of a case. *Wrong* is an error that rounding in float32 cannot
 explain. *Refuses* is an error message instead of a result. A library without the operator or the option
 is not counted.
 """
@@ -37,21 +37,21 @@ Each cell is the largest error of all outputs and gradients of one case, relativ
 each array. The references are float64: forwards written step by step from the operators' definitions, and
 differentiated by the complex step, which has no truncation error. They share no code with any kernel.
 Peers run in float32, called as their documentation says, each with its own NumPy. An entry above
-{WRONG:.0e} is **wrong**: rounding in float32 stays below a tenth of that. "NaN or shape" means an output
-or a gradient that has NaN where the right one has none, or another shape. A dash means that the library
-has no such operator or option.
+{WRONG:.0e} is **wrong**: rounding in float32 stays below a tenth of this bound. "NaN or shape" means an
+output or a gradient of another shape, or with NaN where the reference has none. A dash means that the
+library has no such operator or option.
 """
 _DIFFERENT = """\
 A different definition is not an error, so these differences are not counted:
 
 - PyTorch's GRU resets after the product, ONNX's before it by default.
-- Keras' layers have one bias. Both of ONNX's biases then have its gradient.
-- thinc's LSTM gives the gradient of the sum of both biases to the first. Its `hard_swish` is another
-  function (`hard_swish_mobilenet` is measured). Its losses take probabilities instead of logits.
+- Keras' layers have one bias. Its gradient counts for both of ONNX's biases.
+- thinc's LSTM returns the gradient of the biases' sum as the gradient of the first bias. Its `hard_swish`
+  is another function (`hard_swish_mobilenet` is measured). Its losses take probabilities instead of logits.
 - PyTorch packs sequences of at least one step.
-- ONNX's SELU has other last digits than the paper's.
-- "peepholes, truncated" is what ONNX Runtime's LSTMGrad computes. It holds the cell state fixed where it
-  meets a peephole, so it is not a gradient.
+- ONNX's constants of SELU differ from the paper's in the last digits.
+- "peepholes, truncated" is the result of ONNX Runtime's LSTMGrad. It treats the cell state as a constant in
+  products with peepholes, so it is not a gradient.
 """
 _CALLED = """\
 How the libraries are called:
@@ -59,14 +59,14 @@ How the libraries are called:
 - ONNX Runtime Training: models of one node, if it has a kernel for the gradient.
 - onnx.reference has forwards only.
 - JAX: the LSTM is `jax.experimental.rnn.lstm_ref`, which runs on CPUs, for sequences of one length. JAX
-  has no layers for the others.
+  has no other recurrent layers.
 - Keras: channels last, with its padding and cropping layers around a convolution.
 - thinc takes a cotangent of the output sequence only.
 
-Names of options: a "method" is one of our ways to sum a convolution. "per_sample" is the parameters'
+Names of options: a "method" is one of our algorithms for a convolution. "per_sample" is the parameters'
 gradient of each sample, by `torch.func.vmap` and `jax.vmap`, and "norm" its Euclidean norm. "masks" are
 zoneout and recurrent dropout with given masks. "cell states" is a cotangent of the cell state at every
-time. Targets that are probabilities add up to 1.
+step. Probability targets add up to 1.
 """
 
 
@@ -203,7 +203,7 @@ def _summary(measured: Measured) -> Iterator[str]:
     titles = {peer.key: peer.title for peer in PEERS}
     shown = [r for r in REPRODUCERS if any(e.status == "wrong" and r.shows(e) for e in measured.entries)]
     if shown:
-        yield "What is wrong, each with a program that shows it:"
+        yield "The errors, each with a program that shows it:"
         yield ""
     for reproducer in shown:
         title = f"{titles[reproducer.peer]}: {reproducer.title}"
@@ -255,9 +255,9 @@ def _number(error: float) -> str:
 
 
 def _wrong(measured: Measured, given: Mapping[str, str]) -> Iterator[str]:
-    yield "## What is wrong, and a program that shows it"
+    yield "## Errors, with programs that show them"
     yield ""
-    yield "Each program needs that library and NumPy. What stands below it was printed in this page's run."
+    yield "Each program needs its library and NumPy. Below it is its output in this page's run."
     yield ""
     for reproducer in REPRODUCERS:
         shown = [e for e in measured.entries if e.status == "wrong" and reproducer.shows(e)]
@@ -302,11 +302,11 @@ def _refusals(measured: Measured) -> Iterator[str]:
     refused = [entry for entry in measured.entries if entry.status == "refused"]
     if not refused:
         return
-    yield "## What is refused"
+    yield "## Refused cases"
     yield ""
-    yield "An error is better than a wrong number. These cases a library has an operator for, and turns down."
+    yield "An error is better than a wrong number. The libraries have operators for these cases, but refuse them."
     yield ""
-    yield "| library | kernel | options | what it says |"
+    yield "| library | kernel | options | message |"
     yield "| --- | --- | --- | --- |"
     titles = {peer.key: peer.title for peer in PEERS}
     grouped: dict[tuple[str, str, str], list[str]] = {}
