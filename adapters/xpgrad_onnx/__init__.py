@@ -1,9 +1,9 @@
 """xpgrad for ONNX: training operators for onnx's reference evaluator, and training graphs.
 
-With `operators`, graphs with ONNX Runtime Training's gradient operators run wherever NumPy does, on xpgrad's
-kernels. ONNX's own recurrent operators, convolutions and activations run on them too. `gradient_model` turns
-an ONNX model into a graph that computes the gradients of its parameters, `training_model` into one of a step
-of training: both for these operators, or for any runtime.
+With `operators`, ONNX Runtime Training's gradient operators run on xpgrad's kernels wherever NumPy does. So
+do ONNX's own recurrent operators, convolutions and activations. `gradient_model` turns an ONNX model into a
+graph that computes the gradients of its parameters; `training_model` turns it into a graph of one training
+step. Both graphs run on these operators, or on any runtime.
 """
 
 from xpgrad_onnx._gradient import gradient_model

@@ -1,4 +1,4 @@
-"""Arrays that stand for tensors of an ONNX graph: what kernels do with them becomes nodes."""
+"""Arrays that stand for tensors of an ONNX graph: operations on them become nodes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from xpgrad_onnx._scopes import reads
 from xpgrad_onnx._sizes import Atom, Quotient, Size, Symbol, same_shape, same_size
 
 _current: ContextVar[Scope] = ContextVar("xpgrad_onnx_scope")
-_MOST_PARTS = 8  # equal parts of an axis that one Split makes; more are single slices
+_MOST_PARTS = 8  # the most equal parts of an axis for one Split; more parts are single slices
 
 Dimension = int | Size
 
 
 class Scope:
-    """Nodes of a graph, or of the body of a loop in it.
+    """Nodes of a graph, or of a loop's body.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Scope:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Context in which arrays that depend on none are made here."""
+        """Context in which this scope makes the arrays that depend on no others."""
         token = _current.set(self)
         try:
             yield
@@ -70,7 +70,7 @@ class Scope:
     # --- tensors
 
     def tensor(self, name: str, dtype: Any, shape: Sequence[Dimension]) -> GraphArray:
-        """The array of a tensor that is there; its axes tell what their symbols are."""
+        """The array of an existing tensor; its axes define the values of their symbols."""
         array = GraphArray(self, np.dtype(dtype), tuple(shape), name)
         for axis, size in enumerate(array.shape):
             if isinstance(size, Size) and len(size.terms) == 1:
@@ -80,7 +80,7 @@ class Scope:
         return array
 
     def constant(self, values: Any, dtype: Any) -> GraphArray:
-        """An array of known numbers; equal ones are one initializer."""
+        """An array of known numbers; equal arrays share an initializer."""
         root, array = self.root(), np.asarray(values, dtype=dtype)
         key = "constant", array.dtype.str, array.shape, array.tobytes()
         if key not in root._made:
@@ -90,7 +90,7 @@ class Scope:
         return root._made[key]
 
     def cached(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """What was made of that key before, else what is made now."""
+        """The array that was made for this key before, else a new one."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -141,7 +141,7 @@ class Scope:
         if symbol in self._sources:
             return self._sources[symbol]
         if self.parent is None:
-            raise ValueError(f"gradient_model: the size {symbol.name!r} is that of no tensor, expected one")
+            raise ValueError(f"gradient_model: no tensor has the size {symbol.name!r}, expected one")
         return self.parent._source(symbol)
 
     def shape(self, sizes: Sequence[Dimension]) -> GraphArray:
@@ -171,9 +171,9 @@ class GraphArray:
     shape : tuple of int or Size
         Its shape.
     name : str, optional
-        The tensor's name; only an array of one number has none until a node needs its elements.
+        The tensor's name. An array of one number gets its name only when a node needs its elements.
     fill : number, optional
-        The number that all elements are.
+        The value of all elements.
     """
 
     __slots__ = ("_name", "dtype", "fill", "scope", "shape")
@@ -268,7 +268,7 @@ class GraphArray:
         return array.reshaped(shape)
 
     def _sliced(self, items: Sequence[Any]) -> GraphArray:
-        """The array without what slices, or numbers as slices of one, leave out."""
+        """The elements within these slices; a number is a slice of one."""
         found: list[tuple[int, Dimension, Dimension, int]] = []
         shape = list(self.shape)
         for axis, (item, size) in enumerate(zip(items, self.shape, strict=True)):
@@ -292,7 +292,7 @@ class GraphArray:
         return scope.emit("Slice", [self, starts, ends, axes, steps], self.dtype, shape)[0]
 
     def _equal_part(self, found: Any, shape: Sequence[Dimension]) -> GraphArray | None:
-        """One of equal parts of the last axis: all are the outputs of one node."""
+        """One of equal parts of the last axis; all parts are outputs of one node."""
         axis, start, stop, step = found[0]
         whole, width = self.shape[-1], shape[-1]
         if len(found) > 1 or axis != self.ndim - 1 or step != 1 or isinstance(stop, Size):
@@ -337,7 +337,7 @@ class GraphArray:
         return elementwise("Div", [other, self])
 
     def __floordiv__(self, other: Any) -> GraphArray:
-        return elementwise("Div", [self, other])  # of sizes alone, which are not negative
+        return elementwise("Div", [self, other])  # only of sizes, which are not negative
 
     def __pow__(self, other: Any) -> GraphArray:
         return elementwise("Pow", [self, other])
@@ -417,7 +417,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
 
 
 def elementwise(op_type: str, operands: Sequence[Any], dtype: Any = None) -> GraphArray:
-    """A node on operands that are broadcast; numbers get the dtype of the arrays."""
+    """A node on broadcast operands; numbers get the dtype of the arrays."""
     arrays = [operand for operand in operands if isinstance(operand, GraphArray)]
     like = arrays[-1]
     given = [as_array(operand, like) for operand in operands]
@@ -438,7 +438,7 @@ def elementwise(op_type: str, operands: Sequence[Any], dtype: Any = None) -> Gra
 
 
 def as_array(value: Any, like: GraphArray) -> GraphArray:
-    """A number as an array without axes, of another's dtype."""
+    """A number as an array without axes, of another array's dtype."""
     if isinstance(value, GraphArray):
         return value
     if isinstance(value, Size):
@@ -458,7 +458,7 @@ def cast(array: GraphArray, dtype: Any) -> GraphArray:
 
 
 def broadcast_shape(*shapes: Sequence[Dimension]) -> tuple[Dimension, ...]:
-    """The shape to which all are broadcast."""
+    """The broadcast shape of all."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(_broadcast_size(sizes) for sizes in zip(*padded, strict=True))
@@ -491,7 +491,7 @@ def used(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.N
 
 
 def tensor_info(array: GraphArray, name: str = "") -> onnx.ValueInfoProto:
-    """What a graph says of an input or output: the array, under another name if that is given."""
+    """The description of an input or output in a graph, for an array, under another name if given."""
     sizes = [size if isinstance(size, int) else None for size in array.shape]
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     return helper.make_tensor_value_info(name or array.name, kind, sizes)

@@ -1,6 +1,6 @@
 """Operators that are differentiated through a body: ONNX's own, or nodes with the same result.
 
-A body of ours stands where ONNX has none, or where ONNX's computes in float32 whatever the input.
+We write a body if ONNX has none, or if ONNX's body computes in float32 for any input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Body = Callable[[Graph, onnx.NodeProto], Sequence[Term | None]]
 _DOMAIN = "xpgrad.body"
 
 BODIES: dict[str, Body] = {}
-"""Bodies of ours: each appends nodes, and returns the outputs."""
+"""Our bodies: each appends nodes, and returns the outputs."""
 
 
 def has_body(op_type: str, opset: int) -> bool:
@@ -39,7 +39,7 @@ def has_body(op_type: str, opset: int) -> bool:
 
 
 def expanded(model: onnx.ModelProto, operators: Iterable[str]) -> onnx.ModelProto:
-    """The model with these operators' bodies in their place. Names of results stay."""
+    """The model with bodies in place of these operators. Names of results stay."""
     graph, names = Graph(model), set(operators)
     _expand(graph, graph.proto, names & set(BODIES))
     theirs = names - set(BODIES)
@@ -73,7 +73,7 @@ def _function_of(node: onnx.NodeProto, graph: Graph) -> onnx.FunctionProto:
         data = schema.get_context_dependent_function_with_opset_version(version, text, types)
     function = onnx.FunctionProto()
     function.ParseFromString(data)
-    for opset in function.opset_import:  # a schema has another body where an operator in it changed
+    for opset in function.opset_import:  # a schema has a newer body if an operator in the body changed
         opset.version = graph.opset if opset.domain == "" else opset.version
     return function
 
@@ -126,7 +126,7 @@ def _normalized(X: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Ter
 
 
 def _wide(X: Term) -> tuple[Term, Callable[[Term], Term]]:
-    """Half precision as float32, and the way back; other types stay."""
+    """Half precision as float32, and back; other types stay."""
     kind = helper.np_dtype_to_tensor_dtype(X.graph.dtype)
     if X.graph.dtype.itemsize > 2:
         return X, lambda result: result
@@ -152,7 +152,7 @@ def _layer_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | 
 
 @body("InstanceNormalization", "GroupNormalization")
 def _group_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
-    """Groups of channels are normalized together: one channel each, or `num_groups`."""
+    """Normalize groups of channels: each channel, or `num_groups` groups."""
     attributes = attributes_of(node)
     X, scale, B = (Term(graph, name) for name in node.input)
     rank = graph.rank(X.name, node)
@@ -181,7 +181,7 @@ def _repeated(X: Term, of_groups: Term, groups: int) -> Term:
 
 @body("MeanVarianceNormalization")
 def _mean_variance(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
-    """ONNX's body has numbers in float32."""
+    """A body of ours, because ONNX's has numbers in float32."""
     X = Term(graph, node.input[0])
     axes = attributes_of(node).get("axes", [0, 2, 3])
     centred = X - _mean(X, axes)
@@ -190,7 +190,7 @@ def _mean_variance(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
 
 @body("BatchNormalization")
 def _batch_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
-    """With statistics of the batch if it trains; else with given ones."""
+    """With the batch's statistics in training, else with given ones."""
     attributes = attributes_of(node)
     X, scale, B, old_mean, old_variance = (Term(graph, name) for name in node.input)
     rank = graph.rank(X.name, node)
@@ -216,7 +216,7 @@ def _batch_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | 
 
 @body("LRN")
 def _local_response(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
-    """The mean of squares over channels is a pooling along a row of them."""
+    """The mean of squares over channels is a pooling along a row of channels."""
     attributes = attributes_of(node)
     X, size = Term(graph, node.input[0]), attributes["size"]
     squares = (X * X).of("Unsqueeze", graph.constant([1]))
@@ -242,7 +242,7 @@ def _without_zeros(norm: Term) -> Term:
 
 @body("LpPool", "GlobalLpPool")
 def _lp_pool(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
-    """The root of the sum of powers; a mean of the window's places is its sum without their number."""
+    """The root of the sum of powers: the window's mean times its number of places."""
     attributes = attributes_of(node)
     p = attributes.pop("p", 2)
     if attributes.get("ceil_mode", 0):

@@ -19,15 +19,15 @@ class NodeCall(NamedTuple):
 
     operator: str
     inputs: Mapping[str, Any]
-    """Those that are given, by the operator's names for them."""
+    """The given inputs, by the operator's names."""
     attributes: Mapping[str, Any]
-    """Those that have a value: the node's own, and the defaults of ONNX's schema."""
+    """Attributes with a value: the node's own, and the defaults of ONNX's schema."""
     wanted: frozenset[str]
-    """The outputs that somebody named."""
+    """The outputs that have a name."""
     opset: int
     """The version of the operator's domain that the model imports."""
     exact: bool
-    """Whether the true gradient is wanted where ONNX Runtime has another."""
+    """Whether to compute the true gradient if ONNX Runtime's differs."""
 
     def options(self, *names: str) -> dict[str, Any]:
         """The attributes of these names that have a value."""
@@ -51,9 +51,9 @@ class Definition(NamedTuple):
     outputs: tuple[str, ...]
     attributes: tuple[str, ...]
     compute: Callable[[NodeCall], Any]
-    """Returns a tuple of the outputs in order, with None for one that nobody wanted.
+    """Returns a tuple of the outputs in order, with None for unwanted outputs.
 
-    Or it returns NotImplemented: onnx's own implementation computes the node then.
+    If it returns NotImplemented, onnx's own implementation computes the node.
     """
 
 
@@ -96,7 +96,7 @@ class _Node(OpRun):
     def __init__(self, onnx_node: onnx.NodeProto, run_params: dict[str, Any]) -> None:
         domain = self.definition.domain
         self._opset = int(run_params["opsets"][domain])
-        # onnx would use the schema's latest version, or that of another domain's operator of this name
+        # onnx would use the latest version of the schema, or of an operator of this name in another domain
         schema = onnx.defs.get_schema(self.definition.name, self._opset, domain) if domain == "" else False
         super().__init__(onnx_node, run_params, schema)
         self._names = _names_of_inputs(self.definition, list(onnx_node.input))
@@ -108,8 +108,8 @@ class _Node(OpRun):
     def run(self, *args: Any, **options: Any) -> tuple[Any, ...]:
         """The node's outputs.
 
-        Those without a name are None: the evaluator stores them under the name "", and later nodes look up
-        their missing inputs by that name.
+        Outputs without a name are None: the evaluator stores them under "", where later nodes look up their
+        missing inputs.
         """
         results = super().run(*args, **options)
         return tuple(result if name else None for name, result in zip(self._outputs, results, strict=True))
@@ -145,7 +145,7 @@ class _Node(OpRun):
 
 
 def by_onnx(node: onnx.NodeProto, feeds: Mapping[str, Any], opset: int) -> list[Any]:
-    """The named results of a node of ai.onnx, as onnx's evaluator alone computes them."""
+    """The named results of a node of ai.onnx, computed by onnx's evaluator without our operators."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in feeds.items()
@@ -160,7 +160,7 @@ _ABSENT = np.zeros(0, dtype=np.float32)
 
 
 def _names_of_inputs(definition: Definition, given: list[str]) -> list[str]:
-    """The operator's names of a node's inputs; "" for one that is left out."""
+    """The operator's names of a node's inputs; "" for a missing input."""
     names = [name.removesuffix("?") for name in definition.inputs]
     if len(given) > len(names) and not names[-1].endswith("*"):
         raise ValueError(
@@ -171,7 +171,7 @@ def _names_of_inputs(definition: Definition, given: list[str]) -> list[str]:
 
 
 def _checked_outputs(definition: Definition, given: list[str]) -> list[str]:
-    """A node's outputs, if it has no more than the operator."""
+    """Raise ValueError if a node has more outputs than the operator; else return them."""
     if len(given) > len(definition.outputs) and not definition.outputs[-1].endswith("*"):
         raise ValueError(
             f"{definition.name}: the node has {len(given)} outputs, expected at most "

@@ -17,7 +17,7 @@ from xpgrad_onnx._scopes import reads, rename_inputs, subgraphs
 
 @rule("If")
 def _if(call: Backward) -> Grads:
-    """The branch that was taken runs again, and its gradients behind it."""
+    """Each branch of the gradient runs the forward's branch again, then its gradients."""
     graph, node = call.graph, call.node
     names = reads(node)
     wanted = [name for name, want in zip(names, call.wanted, strict=True) if want]
@@ -46,7 +46,7 @@ def _branch(
 
 
 def run_again(inner: Graph, body: onnx.GraphProto, inputs: Sequence[str] = ()) -> dict[str, str]:
-    """Append a copy of a body's nodes, with these inputs; returns the new names of what they compute."""
+    """Append a copy of a body's nodes, with these inputs; return the new names of their results."""
     nodes = []
     names = {value.name: name for value, name in zip(body.input, inputs, strict=True)}
     for node in body.node:
@@ -83,7 +83,7 @@ def _renamed(inner: Graph, name: str, names: dict[str, str]) -> str:
 
 
 def _returning(inner: Graph, name: str, results: Sequence[tuple[str, str | None]]) -> onnx.GraphProto:
-    """The graph of a branch; each result is the gradient of a tensor, zeros if there is none."""
+    """The graph of a branch; each result is the gradient of a tensor, or zeros."""
     outputs = []
     for source, grad in results:
         kind = inner.types.get(source, onnx.TensorProto.FLOAT)
@@ -98,19 +98,19 @@ def _returning(inner: Graph, name: str, results: Sequence[tuple[str, str | None]
 
 
 class _LoopBody(NamedTuple):
-    """A Loop or a Scan: its body, and where its states and elements are."""
+    """A Loop or a Scan: its body, and the places of its states and elements."""
 
     body: onnx.GraphProto
     states: int
     first: int
     """The place of the first state among the node's inputs, and among the body's."""
     extra: int
-    """What the body returns before its states: the condition."""
+    """The number of the body's outputs before its states: the condition."""
     axes_in: Sequence[int]
     back_in: Sequence[int]
     axes_out: Sequence[int]
     back_out: Sequence[int]
-    """Axes of the sequences that are scanned, and whether they run backwards."""
+    """Axes of the scanned sequences, and whether they run backwards."""
 
 
 def _steps(node: onnx.NodeProto) -> _LoopBody:
@@ -135,7 +135,7 @@ def _steps(node: onnx.NodeProto) -> _LoopBody:
 
 @rule("Loop", "Scan")
 def _loop(call: Backward) -> Grads:
-    """A Loop from the last step to the first; each runs its step again, from the state that was kept."""
+    """A Loop from the last step to the first; each step runs again from its kept state."""
     graph, node = call.graph, call.node
     steps = _steps(node)
     names, inputs = reads(node), list(node.input)
@@ -159,7 +159,7 @@ def _loop(call: Backward) -> Grads:
     for k, grad in zip(scanned, results[len(sources) :], strict=True):
         name = inputs[steps.first + steps.states + k]
         grads.setdefault(name, []).append(_in_order(graph, name, grad, steps.axes_in[k], steps.back_in[k]))
-    # an operand that is read twice gets its sum at the first place
+    # an operand that is read twice gets the sum of its gradients at the first place
     totals = {name: parts[0] if len(parts) == 1 else graph.op("Sum", *parts) for name, parts in grads.items()}
     return [totals.pop(name, None) for name in names]
 
@@ -224,7 +224,7 @@ class _Back(NamedTuple):
     outside: list[str]
 
     def body(self) -> tuple[onnx.GraphProto, list[int]]:
-        """The graph, and which sequences it has gradients of."""
+        """The graph, and the sequences whose gradients it returns."""
         graph, steps = self.call.graph, self.steps
         inner = graph.inner()
         index, going = inner.fresh("grad/step"), inner.fresh("grad/condition")
@@ -286,7 +286,7 @@ class _Back(NamedTuple):
             inner.shapes[name] = inner.shapes[like]
 
     def _seeds(self, inner: Graph, names: dict[str, str], carried: list[str], step: str, index: str) -> Parts:
-        """The cotangents of what the step returns."""
+        """The cotangents of the step's results."""
         steps = self.steps
         parts: Parts = {}
         results = [names.get(value.name, value.name) for value in steps.body.output][steps.extra :]

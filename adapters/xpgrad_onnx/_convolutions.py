@@ -19,10 +19,10 @@ def forward(geometry: ConvGeometry, X: GraphArray, W: GraphArray, B: GraphArray 
 
 
 def input_gradient(geometry: ConvGeometry, dY: GraphArray, W: GraphArray, B: GraphArray | None) -> GraphArray:
-    """dX, (N, C, *size): of the last elements, which no output reads, it is 0, or B."""
+    """dX, (N, C, *size); it is 0, or B, at the last elements if no output reads them."""
     g = geometry
     behind = _pads_behind(g)
-    # elements behind the last one that an output reads: as many as there are, or the most that there can be
+    # the number of elements after the last one that an output reads, or its upper bound
     added = [
         max(-end, 0) if isinstance(end, int) else stride - 1
         for end, stride in zip(g.end, g.strides, strict=True)
@@ -40,9 +40,9 @@ def input_gradient(geometry: ConvGeometry, dY: GraphArray, W: GraphArray, B: Gra
 
 
 def weight_gradient(geometry: ConvGeometry, dY: GraphArray, X: GraphArray) -> GraphArray:
-    """dW, (O, C / group, *kernel): a convolution of X with dY as its weights, whose samples are channels.
+    """dW, (O, C / group, *kernel): a convolution of X with the weights dY; samples become channels.
 
-    Strides and dilations change places.
+    Strides and dilations are exchanged.
     """
     g = geometry
     channels, axes = g.channels // g.group, range(3, 3 + g.rank)
@@ -51,7 +51,7 @@ def weight_gradient(geometry: ConvGeometry, dY: GraphArray, X: GraphArray) -> Gr
     weights = dY.transposed((1, 0, *range(2, 2 + g.rank)))
     end = [e if isinstance(e, int) else pad for e, pad in zip(g.end, _pads_behind(g), strict=True)]
     sizes = zip(g.size, g.begin, end, g.output_size, g.strides, g.dilations, strict=True)
-    # behind the kernel come taps that it does not have, if the last elements of X belong to no output
+    # if no output reads the last elements of X, the result has additional taps after the kernel's
     made = tuple((s + b + max(e, 0) - (o - 1) * step - 1) // d + 1 for s, b, e, o, step, d in sizes)
     dW = _emit(
         "Conv", [images, weights, None], (channels, g.outputs, *made),
@@ -67,17 +67,17 @@ def _emit(op_type: str, inputs: Any, shape: Any, **attributes: Any) -> GraphArra
     numbers = {name: [*n] if isinstance(n, tuple) else n for name, n in attributes.items()}
     for name, values in numbers.items():
         if any(not isinstance(n, int) for n in (values if isinstance(values, list) else [values])):
-            raise ValueError(f"{op_type}: {name} depends on sizes that are unknown, expected numbers")
+            raise ValueError(f"{op_type}: {name} depends on unknown sizes, expected numbers")
     return inputs[0].scope.emit(op_type, inputs, inputs[0].dtype, shape, **numbers)[0]
 
 
 def _pads_behind(g: ConvGeometry) -> list[int]:
-    """Padding behind the last element, as numbers; elements that belong to no output need none."""
+    """Padding after the last element, as numbers; elements that no output reads need none."""
     return [max(_behind(g, axis), 0) for axis in range(g.rank)]
 
 
 def _behind(g: ConvGeometry, axis: int) -> Any:
-    """The padding that the caller asked for, where the size is unknown: the quotient that has it tells."""
+    """The caller's padding if the size is unknown, read from the quotient that contains it."""
     end: Any = g.end[axis]
     if isinstance(end, int):
         return end

@@ -16,7 +16,7 @@ _FLOATS = {"tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat1
 
 
 class Coverage(NamedTuple):
-    """What `gradient_model` does with an operator."""
+    """How `gradient_model` treats an operator."""
 
     operator: str
     since: int
@@ -43,7 +43,7 @@ def coverage(opset: int) -> list[Coverage]:
 
 
 def _takes_floats(schema: Any) -> bool:
-    """Whether a floating-point result may depend on floating-point operands; of branches, always."""
+    """Whether a floating-point result may depend on floating-point operands; always true for branches."""
     if any(a.type == defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values()):
         return True
     return all(any(_has_floats(one) for one in side) for side in (schema.inputs, schema.outputs))

@@ -1,4 +1,4 @@
-"""Models in float64, so that central differences tell about their gradients."""
+"""Models in float64, to compare their gradients with central differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NARROW = (FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
 def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with float64 in the place of float32 and float16."""
+    """The model with float64 instead of float32 and float16."""
     for graph in (model.graph, *(g for n in all_nodes(model.graph.node) for g in subgraphs(n))):
         for tensor in graph.initializer:
             _widen(tensor)

@@ -1,7 +1,7 @@
-"""Sizes that are equal, whatever they are, get one name.
+"""Give equal unknown sizes one name.
 
-onnx's inference names each size that it does not know. It gives a new name behind a convolution that keeps
-the size, and so behind a sum of both: nobody could tell then that the sum broadcasts nothing.
+onnx's inference names each unknown size. After a convolution that keeps the size it gives a new name, so a
+sum of the convolution's input and output would seem to broadcast.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from onnx import helper
 
 Shape = tuple[int | str | None, ...]
 
-_MADE_UP = "unk__"  # how the names that onnx gives begin
+_MADE_UP = "unk__"  # how onnx's own names begin
 _WINDOWS = frozenset(("Conv", "MaxPool", "AveragePool", "LpPool"))
 _BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Sum", "Mean", "Max", "Min", "Where"))
 
 
 def with_equal_sizes(nodes: Iterable[onnx.NodeProto], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """The shapes, with one name for sizes that are equal by what the nodes do. Nodes are in order."""
+    """The shapes, with one name for sizes that the nodes make equal. Nodes are in order."""
     names: dict[Any, Any] = {}
 
     def shape(name: str) -> Shape:
@@ -44,7 +44,7 @@ def with_equal_sizes(nodes: Iterable[onnx.NodeProto], shapes: Mapping[str, Shape
 
 
 def _behind_windows(node: onnx.NodeProto, X: Shape, W: Shape = ()) -> list[int | str | None]:
-    """The sizes that windows keep; None for others."""
+    """The sizes that a window operator keeps; None for other sizes."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     kernel, rank = attributes.get("kernel_shape", W[2:]), len(X) - 2
     strides, dilations = (attributes.get(name, [1] * rank) for name in ("strides", "dilations"))
@@ -59,7 +59,7 @@ def _behind_windows(node: onnx.NodeProto, X: Shape, W: Shape = ()) -> list[int |
 
 
 def _broadcast(shapes: list[Shape]) -> list[int | str | None]:
-    """The sizes of a result along whose axes all operands agree; None for others."""
+    """The sizes of a result where all operands agree; None for other axes."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     columns = [{size for size in sizes if size != 1} for sizes in zip(*padded, strict=True)]

@@ -1,7 +1,6 @@
-"""What follows from known shapes, constants and fixed inputs: it becomes constant, and conditions go.
+"""Fold results that follow from known shapes, constants and fixed inputs, and remove decided conditions.
 
-Floating-point tensors that are computed from a model's own numbers stay as they are: a parameter may be among
-those.
+Floating-point tensors that are computed from a model's own numbers stay: these numbers may be parameters.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ _MOVING = frozenset((
     "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Cast", "Transpose",
     "Split", "Expand", "Tile",
 ))  # fmt: skip
-"""Operators whose results are elements of their inputs: a result may be known in part."""
+"""Operators that only move elements of their inputs: a result may be known in part."""
 _NEVER = frozenset((
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
     "Multinomial", "Dropout", "Loop", "Scan", "If", "SequenceMap", "Optional",
 ))  # fmt: skip
-_NUMBERS = 4096  # elements of what is computed here; shapes and conditions are smaller
-_ROUNDS = 20  # of shapes that follow from what was folded; nested conditions need a few
+_NUMBERS = 4096  # the most elements of a folded tensor; shapes and conditions are smaller
+_ROUNDS = 20  # rounds, since folding reveals further shapes; nested conditions need a few
 
 
 class Simplified(NamedTuple):
-    """A model without what is known, and its own floating-point numbers."""
+    """A folded model, and the model's own floating-point numbers."""
 
     model: onnx.ModelProto
     initializers: frozenset[str]
     constants: frozenset[str]
-    """Those that were nodes, or initializers of branches."""
+    """Numbers that were nodes, or initializers of branches."""
 
 
 class Known(NamedTuple):
@@ -53,7 +52,7 @@ class Known(NamedTuple):
 
 
 def simplified(model: onnx.ModelProto, inputs: Mapping[str, Any], keep: Iterable[str]) -> Simplified:
-    """The model without what is known: fixed inputs, constants' nodes, shape arithmetic, decided conditions.
+    """The model without fixed inputs, nodes of constants, shape arithmetic and decided conditions.
 
     The model is changed. Nodes that compute a name in `keep`, or an output, stay.
     """
@@ -97,7 +96,7 @@ def _fix(graph: onnx.GraphProto, name: str, value: Any) -> None:
 
 
 def _correct_outputs(model: onnx.ModelProto) -> None:
-    """Some files say a wrong number of axes of their outputs; what the nodes say counts."""
+    """Correct the ranks of outputs, which some files state wrongly, to those of the nodes."""
     tensors = [value.type.tensor_type for value in model.graph.output]
     said = [onnx.TensorShapeProto.FromString(tensor.shape.SerializeToString()) for tensor in tensors]
     known = [tensor.HasField("shape") for tensor in tensors]
@@ -161,7 +160,7 @@ class _Folding:
         self.types, self.shapes = facts_of(model)
         self.known: dict[str, Known] = {}
         self.own = set(floats)
-        """Floating-point numbers of the model, and what is computed from them."""
+        """Floating-point numbers of the model, and tensors that are computed from them."""
         for tensor in self.graph.initializer:
             if np.prod(tensor.dims) <= _NUMBERS and tensor.data_type != onnx.TensorProto.STRING:
                 self.know(tensor.name, numpy_helper.to_array(tensor))
@@ -172,7 +171,7 @@ class _Folding:
         self.known[name] = Known(value, np.ones(value.shape, dtype=np.int64))
 
     def block(self, graph: onnx.GraphProto) -> None:
-        """Fold a graph's nodes; a decided condition's branch comes in its place."""
+        """Fold a graph's nodes; a decided condition becomes its branch."""
         waiting = list(graph.node)
         done: list[onnx.NodeProto] = []
         while waiting:
@@ -190,7 +189,7 @@ class _Folding:
         set_nodes(graph, done)
 
     def evaluate(self, node: onnx.NodeProto) -> None:
-        """Learn what is known of a node's results."""
+        """Note the known elements of a node's results."""
         names = [name for name in reads(node) if name]
         if not self.own.isdisjoint(names):
             self.own.update(name for name in node.output if _is_float(self.types.get(name)))
@@ -225,7 +224,7 @@ class _Folding:
         self.known[node.output[0]] = Known(value, mask)
 
     def moved(self, node: onnx.NodeProto) -> None:
-        """The same operator moves the elements and the marks of those that are known."""
+        """Move the elements and their known marks by the same operator."""
         data = set(node.input) if node.op_type == "Concat" else {node.input[0]}
         if not all(self.known[name].whole for name in node.input if name and name not in data):
             return
@@ -242,11 +241,11 @@ class _Folding:
                 feeds[name] = getattr(self.known[name], part if masked else "value")
         try:
             return by_onnx(node, feeds, self.opset)
-        except Exception:  # it raises anything for what it does not have
+        except Exception:  # it raises any exception for a missing operator
             return ()
 
     def replaced(self, graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
-        """Put known results in a node's place; a float that comes from the model's own numbers stays."""
+        """Replace a node by its known results; floats computed from the model's own numbers stay."""
         names = [name for name in node.output if name]
         if not names or not all(name in self.known and self.known[name].whole for name in names):
             return False
@@ -282,7 +281,7 @@ def _branch(node: onnx.NodeProto, condition: bool) -> list[onnx.NodeProto]:
 
 
 def _prune(graph: onnx.GraphProto, kept: set[str], given: set[str]) -> None:
-    """Remove nodes that nothing needs any more, and new constants that nothing reads."""
+    """Remove nodes that are no longer needed, and new constants that nothing reads."""
     needed = set(kept)
     nodes = []
     for node in reversed(graph.node):

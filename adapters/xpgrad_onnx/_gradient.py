@@ -45,18 +45,19 @@ def gradient_model(
         The model, of opset 7 or later. It is not changed. Below opset 16 onnx's converter is called.
     wrt : iterable of str, optional
         Tensors whose gradients to compute: initializers, inputs, or outputs of nodes. By default the
-        parameters: floating-point initializers that the loss depends on, and constants' nodes that an
-        operator takes as weights, also in branches. But no constants: bounds of Clip, exponents, ratios,
-        statistics of BatchNormalization and the like, and what they are computed from; numbers in formulas,
-        without axes or from a node, unless PyTorch's exporter says that one is a parameter.
+        parameters: floating-point initializers that the loss depends on, and `Constant` nodes that an
+        operator takes as weights, also in branches. Constants are no parameters: bounds of Clip, exponents,
+        ratios, statistics of BatchNormalization and the like, and the tensors that they are computed from;
+        nor are numbers in formulas, without axes or from a node, unless PyTorch's exporter marks them as
+        parameters.
     loss : str, optional
         ``"cross_entropy"``, ``"mse"`` or ``"bce_with_logits"`` of the model's first output: the mean over all
-        samples or elements, with an additional input ``labels`` or ``target``. Or the name of an output that
-        is the loss; its elements are summed. By default there is no loss: each floating-point output NAME
-        gets an additional input ``NAME_grad``, its cotangent.
+        samples or elements, with an additional input ``labels`` or ``target``. Or the name of an output,
+        whose elements are summed. By default, the graph has no loss: each floating-point output NAME gets an
+        additional input ``NAME_grad``, its cotangent.
     inputs : mapping of str to array, optional
-        Values of inputs that are fixed, such as ``{"sr": 16000}``. They are no inputs of the training graph;
-        what follows from them is computed now, and branches that are not taken are left out.
+        Values of fixed inputs, such as ``{"sr": 16000}``. The training graph does not have these inputs;
+        results that follow from them are computed now, and branches that are not taken are removed.
     standard : bool
         Write the gradients with ONNX's own operators, for any runtime: a loop over time is a Scan, a
         convolution's gradient a Conv. Batch, time and sizes of images may be symbols.
@@ -64,11 +65,11 @@ def gradient_model(
     Returns
     -------
     onnx.ModelProto
-        The outputs are the model's, then ``loss`` if one was asked for, then ``NAME_grad`` for every name in
+        The outputs are the model's, then ``loss`` if it was asked for, then ``NAME_grad`` for every name in
         `wrt`. Initializers in `wrt` become inputs with their value as the default, so a training loop can
-        feed new values. Operators are ONNX's and ONNX Runtime Training's (domain ``com.microsoft``); cases
-        that the latter lacks use the domain ``xpgrad``. `operators` has them all. With ``standard=True`` all
-        operators are ONNX's.
+        feed new values. Operators are ONNX's and ONNX Runtime Training's (domain ``com.microsoft``), or of
+        the domain ``xpgrad`` if both lack the gradient. `operators` has all of these. With ``standard=True``
+        all operators are ONNX's.
 
     Raises
     ------
@@ -79,9 +80,7 @@ def gradient_model(
     TypeError
         If `model` is not a model, or a value in `inputs` has another type.
 
-    See Also
-    --------
-    operators : What runs the graph.
+    See Also -------- operators : Implementations that run the graph.
 
     Examples
     --------
@@ -120,7 +119,7 @@ def gradient_model(
 
 
 def prepared(model: onnx.ModelProto, inputs: Mapping[str, Any], keep: Iterable[str]) -> Simplified:
-    """A copy of the model in a version that the rules know, without functions and what is known."""
+    """A folded copy of the model in a version that the rules know, without functions."""
     copy = inliner.inline_local_functions(model) if model.functions else onnx.ModelProto()
     if not model.functions:
         copy.CopyFrom(model)
@@ -251,7 +250,7 @@ def _wanted(graph: Graph, names: list[str], ends: set[str]) -> list[str]:
 
 
 def _with_rules(graph: Graph, seeds: Iterable[str], wanted: Sequence[str]) -> Graph:
-    """The graph with bodies in the place of operators that have no rule."""
+    """The graph with bodies in place of operators without a rule."""
     for _ in range(_DEPTH):
         way = path(graph, graph.nodes, seeds, wanted)
         check_all_fixed(graph, way)
@@ -282,7 +281,7 @@ def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str]) -
         kind, shape = graph.types[name], graph.shapes.get(name)
         gradient = _name(graph, f"{name}_grad")
         grad = total(graph, parts, name)
-        if grad is None:  # a body showed that the result only jumps with it
+        if grad is None:  # a body showed that the result only jumps when the tensor changes
             graph.dtype = helper.tensor_dtype_to_np_dtype(kind)
             grad = graph.zeros(graph.op("Shape", name))
         results.append((grad, gradient))

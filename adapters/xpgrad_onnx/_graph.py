@@ -16,7 +16,7 @@ from xpgrad_onnx._scopes import all_nodes, fresh, nested_names, set_nodes, subgr
 
 
 def facts_of(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, Shape]]:
-    """The types and shapes of tensors, as far as onnx infers them; those of subgraphs too."""
+    """The types and shapes of tensors, of subgraphs too, as far as onnx infers them."""
     types: dict[str, int] = {}
     shapes: dict[str, Shape] = {}
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
@@ -60,12 +60,12 @@ class Graph:
         """The names of sizes of the model's own inputs."""
         self._constants: dict[Any, str] = {}
         self.cotangents: dict[str, str] = {}
-        """The tensor of which each is the cotangent."""
+        """The tensor of each cotangent."""
         self.dtype: Any = np.dtype(np.float32)
-        """The dtype of what is differentiated."""
+        """The dtype of cotangents."""
 
     def inner(self) -> Graph:
-        """A branch or body under construction: it sees this graph's tensors, and has nodes of its own."""
+        """A branch or body under construction: it sees this graph's tensors, and has its own nodes."""
         scope = copy.copy(self)
         scope.nodes = []
         return scope
@@ -86,7 +86,7 @@ class Graph:
         return len(shape)
 
     def value(self, name: str) -> np.ndarray | None:
-        """A constant's value; None for what is computed, or an input."""
+        """A constant's value; None for inputs and results."""
         if any(value.name == name for value in self.proto.input):
             return None
         tensor = next((t for t in self.proto.initializer if t.name == name), None)
@@ -97,7 +97,7 @@ class Graph:
         return fresh(hint, self.used)
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
-        """The initializer of known values; equal ones are one."""
+        """The initializer of known values; equal values share one."""
         array = np.asarray(values, dtype=dtype)
         key = array.dtype, array.shape, array.tobytes()
         if key not in self._constants:
@@ -139,7 +139,7 @@ class Graph:
         return node.output[index]
 
     def like(self, grad: str, other: str) -> str:
-        """A gradient in the shape of another tensor with as many elements."""
+        """A gradient, reshaped like another tensor with as many elements."""
         allow: dict[str, Any] = {"allowzero": 1} if self.opset >= 14 else {}
         return self.op("Reshape", grad, self.op("Shape", other), **allow)
 

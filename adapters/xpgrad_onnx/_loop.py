@@ -1,4 +1,4 @@
-"""Onnx's evaluator's Loop, with the right shape of what it scans."""
+"""Loop for onnx's evaluator, with the right shape of scanned results."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from onnx.reference.ops.op_loop import Loop as OnnxLoop
 
 
 class Loop(OnnxLoop):
-    """ai.onnx's Loop: what each step returns is stacked along a new axis.
+    """ai.onnx's Loop: the results of the steps are stacked along a new axis.
 
-    Onnx's own puts rows of matrices one behind the other, and makes columns of numbers.
+    Onnx's own Loop concatenates rows of matrices, and makes columns of numbers.
     """
 
     op_domain = ""

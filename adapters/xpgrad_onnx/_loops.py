@@ -14,7 +14,7 @@ from xpgrad_onnx._arrays import GraphArray, Scope, current, tensor_info, used
 
 Stages = Sequence[Elementwise | Product]
 
-_NOW, _BEFORE = "now", "before"  # by these a step knows rows; those at "first" and "every" begin at 0
+_NOW, _BEFORE = "now", "before"  # names of rows within a step; rows at "first" and "every" begin at 0
 
 
 class GraphRows:
@@ -40,12 +40,12 @@ class GraphRows:
     def whole(self) -> GraphArray:
         """All rows."""
         if self.array is None:
-            raise AssertionError("rows are read that nothing has written")
+            raise AssertionError("a step reads rows that nothing has written")
         return self.array
 
 
 class GraphColumns:
-    """Some columns of other rows, for reading."""
+    """Some columns of another row buffer, for reading."""
 
     def __init__(self, rows: GraphRows, start: int, stop: int) -> None:
         self.rows, self._start, self._stop = rows, start, stop
@@ -56,16 +56,16 @@ class GraphColumns:
 
 
 class _GraphAccess:
-    """How a step touches a buffer: the rows that it reads before it writes them, and those that it writes."""
+    """How a step touches a buffer: the rows that it reads before it writes them, and the written rows."""
 
     def __init__(self, rows: GraphRows) -> None:
         self.rows = rows
         self.reads: list[str] = []
         self.writes: set[str] = set()
-        self.initial: GraphRows | None = None  # what is before the first step
+        self.initial: GraphRows | None = None  # the rows before the first step
 
     def read(self, at: str, initial: GraphRows) -> None:
-        """Note an operand of a stage; at the first step it is one of the rows `initial`."""
+        """Note an operand of a stage; at the first step it is read from the rows `initial`."""
         if at not in self.writes and at not in self.reads:
             self.reads.append(at)
         if at == _BEFORE:
@@ -73,9 +73,9 @@ class _GraphAccess:
 
 
 def run(engine: StandardEngine, first: Stages, later: Stages, steps: Any) -> None:
-    """Append the loop with these stages of the first step and of later ones, which differ in rows alone.
+    """Append the loop. The stages of the first step and of later steps differ only in their rows.
 
-    Stages that only the first step has follow behind the loop, where it goes from the last step to the first.
+    In a loop from the last step to the first, stages of only the first step follow after the loop.
     """
     GraphLoop(engine, _accesses(first, later), steps).append(later)
     if len(first) > len(later):
@@ -100,7 +100,7 @@ def _accesses(first: Stages, later: Stages) -> list[_GraphAccess]:
 
 
 def _padded(first: Stages, later: Stages) -> Stages:
-    """As many stages of the first step as later ones have: those that it lacks write nothing that is read."""
+    """Give the first step as many stages as later steps: missing stages write nothing that is read."""
     return [*first[: len(later)], *later[len(first) :]]
 
 
@@ -121,7 +121,7 @@ def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:
 
 
 class GraphLoop:
-    """A loop under construction: what its steps carry, what they take as slices, and what they give.
+    """A loop under construction: the carried rows of its steps, their input slices and their results.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class GraphLoop:
         self._T, self._N = steps.timeline.steps, steps.timeline.batch
         self._accesses = accesses
         self._fixed: list[tuple[GraphRows, Any, GraphArray]] = []
-        # the rows, by which number a step reads them and writes them, and their start
+        # the rows, their names when a step reads and writes them, and their start
         self._states: list[tuple[GraphRows, Any, Any, GraphArray]] = []
         self._slices: list[tuple[GraphRows, Any, GraphArray]] = []
         self._given: list[GraphRows] = []
@@ -157,7 +157,7 @@ class GraphLoop:
         elif at == _NOW:
             self._slices.append((rows, at, self._by_step(rows.whole())))
         elif access.initial is None:
-            raise AssertionError("a step reads rows before it that the first one has not")
+            raise AssertionError("a step reads previous rows that the first step does not have")
         elif _NOW in access.writes:
             self._states.append((rows, _BEFORE, _NOW, access.initial.whole()))
         else:
@@ -168,7 +168,7 @@ class GraphLoop:
         return self._in_order(rows.reshaped((self._T, self._N, rows.shape[1])))
 
     def _in_order(self, array: GraphArray) -> GraphArray:
-        """From the rows' order to the steps', or back. Onnx's evaluator knows no Scan that runs backwards."""
+        """From the rows' order to the steps', or back. Onnx's evaluator has no backward Scan."""
         if not self._steps.descending:
             return array
         scope, T = array.scope, self._T
@@ -193,7 +193,7 @@ class GraphLoop:
 
     @contextlib.contextmanager
     def _in_step(self, held: Sequence[GraphArray], parts: Sequence[GraphArray]) -> Iterator[None]:
-        """The buffers hold what a step finds, and take what it writes."""
+        """Make the buffers hold the rows that a step reads, and take the rows that it writes."""
         for access in self._accesses:
             access.rows.step = {}
         found = [(rows, label, array) for rows, label, array in self._fixed]
@@ -208,7 +208,7 @@ class GraphLoop:
                 access.rows.step = None
 
     def _results(self, held: Sequence[GraphArray], parts: Sequence[GraphArray]) -> list[GraphArray]:
-        """What a step leaves for the next one, then what it gives; rows that are not valid keep what was."""
+        """The carried rows of a step, then its results; invalid rows keep their old values."""
         kept = [_step(rows)[write] for rows, _, write, _ in self._states]
         given = [_step(rows)[_NOW] for rows in self._given]
         if self._steps.valid is None:
@@ -225,7 +225,7 @@ class GraphLoop:
         places: Sequence[GraphArray],
         outputs: Sequence[GraphArray],
     ) -> None:
-        """The Scan itself; the buffers become what it wrote."""
+        """Append the Scan; its results become the buffers' arrays."""
         states, slices = len(self._states), len(inputs) - len(self._states)
         graph = helper.make_graph(
             used(body.nodes, [array.name for array in outputs]),
@@ -253,10 +253,10 @@ def _step(rows: GraphRows) -> dict[Any, GraphArray]:
 
 
 def _own(body: Scope, inputs: Sequence[GraphArray], outputs: Sequence[GraphArray]) -> list[GraphArray]:
-    """The outputs under names of their own, made in the body: ONNX wants them so."""
+    """The outputs under new names, made in the body, as ONNX requires."""
     taken, made = {array.name for array in inputs}, []
     for array in outputs:
-        source = array.name  # numbers that are all one get a tensor now, perhaps outside
+        source = array.name  # constant arrays get a tensor now, perhaps outside of the body
         if array.scope is not body or source in taken:
             name = body.fresh("xpgrad/Identity")
             body.nodes.append(helper.make_node("Identity", [source], [name], name=f"{name}_node"))

@@ -127,7 +127,7 @@ def abs(x: GraphArray) -> GraphArray:  # noqa: A001
 
 
 def log1p(x: GraphArray) -> GraphArray:
-    """log(1 + x), exact for small x: the rounding of 1 + x is in its logarithm and in (1 + x) - 1."""
+    """log(1 + x), exact for small x: the rounding of 1 + x cancels between its logarithm and (1 + x) - 1."""
     u = 1 + x
     tiny = u == 1
     ratio = where(x > 1, 1.0, x / where(tiny, 1.0, u - 1))
@@ -135,7 +135,7 @@ def log1p(x: GraphArray) -> GraphArray:
 
 
 def expm1(x: GraphArray) -> GraphArray:
-    """exp(x) - 1, exact for small x: the rounding of exp(x) is in it and in its logarithm."""
+    """exp(x) - 1, exact for small x: the rounding of exp(x) cancels between it and its logarithm."""
     u = exp(x)
     less = u - 1
     tiny, beyond = u == 1, (less == -1) | (x > 1)
@@ -154,7 +154,7 @@ def minimum(a: Any, b: Any) -> GraphArray:
 
 
 def clip(x: GraphArray, low: Any = None, high: Any = None) -> GraphArray:
-    """The element, or the bound that it is beyond."""
+    """The element, or the nearer bound if it lies outside."""
     x = x if low is None else maximum(x, low)
     return x if high is None else minimum(x, high)
 
@@ -187,7 +187,7 @@ def matrix_transpose(x: GraphArray) -> GraphArray:
 
 
 def concat(arrays: Sequence[GraphArray], axis: int = 0) -> GraphArray:
-    """The arrays one behind the other."""
+    """The arrays concatenated along an axis."""
     if len(arrays) == 1:
         return arrays[0]
     first = arrays[0]
@@ -221,7 +221,7 @@ def flip(x: GraphArray, axis: int) -> GraphArray:
 
 
 def roll(x: GraphArray, shift: int, axis: int) -> GraphArray:
-    """The array with the elements along an axis moved on, the last ones to the front."""
+    """The array with the elements shifted along an axis, the last elements to the front."""
     place = axis if axis >= 0 else axis + x.ndim
     before = (slice(None),) * place
     return concat([x[(*before, slice(-shift, None))], x[(*before, slice(None, -shift))]], place)

@@ -1,4 +1,4 @@
-"""The engine for ndonnx's arrays: kernels on their values, or as a part of the graph of lazy ones."""
+"""The engine for ndonnx's arrays: kernels run on values, or become nodes in a lazy array's graph."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _numbers = itertools.count()
 
 
 class NdonnxEngine(NumpyEngine):
-    """Arrays with values are computed by NumPy's kernels; a call on lazy arrays becomes nodes.
+    """Compute arrays with values by NumPy's kernels; turn a call on lazy arrays into nodes.
 
-    The kernel of a recurrent operator or a convolution writes them on graph arrays, so that a loop over time
-    is one Scan and sizes may be unknown. Elementwise functions and losses are ndonnx's own operations.
+    The kernel of a recurrent operator or a convolution writes these nodes on graph arrays, so a loop over
+    time is one Scan and sizes may be unknown. Elementwise functions and losses are ndonnx's own operations.
     """
 
     name = "ndonnx"
@@ -34,7 +34,7 @@ class NdonnxEngine(NumpyEngine):
         return xp is ndonnx and not any(map(self.is_traced, arrays))
 
     def is_traced(self, array: Any) -> bool:
-        """See `Adapter`: whether it is lazy."""
+        """See `Adapter`: whether the array is lazy."""
         if not isinstance(array, ndonnx.Array):
             return False
         try:
@@ -53,7 +53,7 @@ class NdonnxEngine(NumpyEngine):
         """See `Adapter`: the kernel writes a model, which becomes a part of the arrays' graph."""
         given, lengths = dict(arrays), arrays.get("sequence_lens")
         if getattr(lengths, "ndim", 1) != 1:
-            return None  # resets are for steps that are counted
+            return None  # resets need counted steps
         if lengths is not None and not isinstance(lengths, ndonnx.Array):
             given["sequence_lens"] = ndonnx.asarray(np.asarray(lengths, dtype=np.int32))
         return _inlined(
@@ -79,7 +79,7 @@ def _inlined(
     variables: Mapping[str, spox.Var],
     names: Iterable[str],
 ) -> Any:
-    """What a kernel returns for variables of a graph, as ndonnx's arrays."""
+    """A kernel's results for variables of a graph, as ndonnx's arrays."""
     tensors: list[Any] = []
     scope = Scope(_OPSET, lambda hint: f"{hint}_{next(_numbers)}", tensors.append)
     with scope.active():

@@ -1,7 +1,7 @@
-"""ONNX's own operators that NumPy computes.
+"""ONNX's own operators, computed by NumPy.
 
-They stand where onnx's evaluator copies arrays, loops in Python, is wrong, or has no operator. Integers, half
-precision and older forms are left to onnx's own implementation, by `NotImplemented`.
+They replace operators that onnx's evaluator lacks, gets wrong, or computes with copies or loops in Python.
+For integers, half precision and older forms they return `NotImplemented`, so onnx's own implementation runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _is_plain(*arrays: np.ndarray) -> bool:
 
 @define("", "Gemm", "A B C?", "Y", "alpha beta transA transB broadcast")
 def _gemm(call: NodeCall) -> Any:
-    """Onnx's own copies the product twice: by a factor, which is 1 nearly always, and into its own type."""
+    """Onnx's own copies the product twice: for a factor, which is nearly always 1, and for its own type."""
     arrays, (alpha, beta) = call.inputs, (call.attributes[name] for name in ("alpha", "beta"))
     if call.opset < 7 or not _is_plain(*arrays.values()):
         return NotImplemented
@@ -50,9 +50,9 @@ def _matmul(call: NodeCall) -> Any:
 
 
 def _product(operator: str, A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """By the kernels' products, into memory that is used again; a small one by NumPy, which begins sooner.
+    """Multiply with the kernels' products into reused memory; small products with NumPy, which starts faster.
 
-    NumPy's threads wait in a busy loop for the next large product, where the kernels' find no processor.
+    NumPy's threads would wait for the next large product in a busy loop, and block the kernels' threads.
     """
     if min(A.ndim, B.ndim) < 2:
         return np.asarray(np.matmul(A, B))
@@ -70,7 +70,7 @@ def _product(operator: str, A: np.ndarray, B: np.ndarray) -> np.ndarray:
 
 @define("", "Sum", "arrays*", "Y")
 def _sum(call: NodeCall) -> Any:
-    """Onnx's own begins with zero, and copies the result."""
+    """Onnx's own starts from zero, and copies the result."""
     first, *others = call.inputs["arrays"]
     if not _is_plain(first, *others):
         return NotImplemented
@@ -86,7 +86,7 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @define("", "Pow", "X exponent", "Y")
 def _power(call: NodeCall) -> Any:
-    """Onnx's own takes the power of each element, also the second."""
+    """Onnx's own computes the power of each element even for squares."""
     X, exponent = call.inputs["X"], call.inputs["exponent"]
     if not _is_plain(X) or exponent.size != 1 or exponent.ndim > X.ndim:
         return NotImplemented
@@ -95,7 +95,7 @@ def _power(call: NodeCall) -> Any:
 
 @define("", "Erf", "X", "Y")
 def _erf(call: NodeCall) -> tuple:
-    """Onnx's own loops in Python, and rounds float64 to float32, for which the formula here is too short."""
+    """Onnx's own loops in Python, and rounds float64 to float32. This formula is exact for float32 only."""
     X = call.inputs["X"]
     if X.dtype != np.float32:
         return (np.vectorize(erf, otypes=[np.float64])(X).astype(X.dtype),)
@@ -108,7 +108,7 @@ def _erf(call: NodeCall) -> tuple:
     return (np.reshape(Y, X.shape),)
 
 
-_BLOCK = 1 << 13  # elements whose intermediate results stay in a near cache
+_BLOCK = 1 << 13  # so many elements that intermediate results stay in a near cache
 
 
 # --- pooling ------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ _POOL = "auto_pad ceil_mode dilations kernel_shape pads strides"
 
 @define("", "MaxPool", "X", "Y indices", f"{_POOL} storage_order")
 def _max_pool(call: NodeCall) -> tuple:
-    """Onnx's own loops in Python, has the indices wrong with strides of 1, and fails with volumes."""
+    """Onnx's own loops in Python, returns wrong indices for strides of 1, and fails for volumes."""
     X, reads = call.inputs["X"], _reads(call)
     lowest = np.iinfo(X.dtype).min if X.dtype.kind in "iu" else -np.inf
     if "indices" not in call.wanted:
@@ -147,7 +147,7 @@ def _max_pool(call: NodeCall) -> tuple:
 
 @define("", "AveragePool", "X", "Y", f"{_POOL} count_include_pad")
 def _average_pool(call: NodeCall) -> Any:
-    """Onnx's own loops in Python, and moves the windows where ceil_mode adds more than one place."""
+    """Onnx's own loops in Python, and moves the windows if ceil_mode adds more than one place."""
     X, reads = call.inputs["X"], _reads(call)
     if not _is_plain(X):
         return NotImplemented
@@ -158,14 +158,14 @@ def _average_pool(call: NodeCall) -> Any:
 
 
 def _counts(call: NodeCall, axis: int, read: np.ndarray) -> np.ndarray:
-    """Which places an average counts along an axis."""
+    """The places that an average counts along an axis."""
     size = call.inputs["X"].shape[2 + axis]
     if not call.attributes.get("count_include_pad"):
         return (read >= 0) & (read < size)
     if call.attributes.get("auto_pad", "NOTSET") != "NOTSET":
         return np.ones(read.shape, dtype=bool)
     pads = call.attributes.get("pads", [0] * 2 * (axis + 1))
-    return read < size + pads[len(pads) // 2 + axis]  # not what ceil_mode adds behind the padding
+    return read < size + pads[len(pads) // 2 + axis]  # not the places that ceil_mode adds
 
 
 @define("", "LpPool", "X", "Y", f"{_POOL} p")
@@ -179,7 +179,7 @@ def _lp_pool(call: NodeCall) -> Any:
 
 @define("", "GlobalLpPool", "X", "Y", "p")
 def _global_lp_pool(call: NodeCall) -> tuple:
-    """Onnx's evaluator has none."""
+    """Onnx's evaluator has no GlobalLpPool."""
     X, p = call.inputs["X"], call.attributes["p"]
     total = np.sum(np.abs(X) ** p, axis=tuple(range(2, X.ndim)), keepdims=True)
     return ((total ** (1 / p)).astype(X.dtype, copy=False),)
@@ -187,7 +187,7 @@ def _global_lp_pool(call: NodeCall) -> tuple:
 
 @define("", "GlobalMaxPool", "X", "Y")
 def _global_max_pool(call: NodeCall) -> tuple:
-    """Onnx's own takes the maximum over two axes, however many there are."""
+    """Onnx's own always takes the maximum over two axes."""
     X = call.inputs["X"]
     return (np.max(X, axis=tuple(range(2, X.ndim)), keepdims=True),)
 
@@ -195,7 +195,7 @@ def _global_max_pool(call: NodeCall) -> tuple:
 def _pooled(
     X: np.ndarray, reads: Sequence[np.ndarray], outside: float, combine: Callable[..., np.ndarray]
 ) -> np.ndarray:
-    """The elements of each window combined, along one axis after the other."""
+    """Combine the elements of each window, one axis after the other."""
     for k, read in enumerate(reads):
         axis = 2 + k
         before = max(0, -int(np.min(read, initial=0)))
@@ -212,7 +212,7 @@ def _pooled(
 
 
 def _reads(call: NodeCall) -> list[np.ndarray]:
-    """Where the windows read along each spatial axis: a row for each window, a column for each place."""
+    """The places that windows read along each spatial axis: a row for each window, a column for a place."""
     X = call.inputs["X"]
     return [_read_places(call, k, X.ndim - 2, X.shape[2 + k]) for k in range(X.ndim - 2)]
 

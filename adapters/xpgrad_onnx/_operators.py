@@ -1,8 +1,8 @@
-"""The operators: the kernel of xpgrad for each, and the kernel's names of operands and attributes.
+"""The operators: each one's kernel, and the kernel's names of operands and attributes.
 
-Two domains hold gradients. ``com.microsoft`` has ONNX Runtime's operators with their behaviour. ``xpgrad``
-has the true gradients of complete ONNX operators, with the operands that ONNX Runtime's lack, and gradients
-of operators that ONNX Runtime cannot differentiate.
+Two domains hold gradients. ``com.microsoft`` has ONNX Runtime's operators, with the same results. ``xpgrad``
+has the true gradients of complete ONNX operators, with operands that ONNX Runtime's gradients lack, and
+gradients of operators that ONNX Runtime cannot differentiate.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
     """Operators for onnx's reference evaluator, computed by xpgrad.
 
     Three domains: ONNX Runtime Training's gradient operators (``com.microsoft``); ONNX's own recurrent
-    operators, convolutions, activations, softmax and cross-entropy, with all of their attributes; and
-    ``xpgrad``, which `gradient_model` uses for what the others lack.
+    operators, convolutions, activations, softmax and cross-entropy, with all their attributes; and
+    ``xpgrad``, with the gradients that `gradient_model` needs and the other domains lack.
 
     Parameters
     ----------
     exact : bool
-        Give the true gradients where ONNX Runtime's differ: LSTMGrad with peepholes (which then needs them as
-        an additional input), and ConvGrad with ``auto_pad``.
+        Give the true gradients instead of ONNX Runtime's: for LSTMGrad with peepholes (an additional input
+        then), and for ConvGrad with ``auto_pad``.
 
     Returns
     -------
@@ -71,7 +71,7 @@ _FLOATS = frozenset(map(np.dtype, ("float16", "float32", "float64")))
 def _define(
     domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
 ) -> Callable[[Compute], Compute]:
-    """Register a function that calls kernels; what they do not compute in, onnx's own operators do."""
+    """Register a function that calls kernels; other dtypes are left to onnx's own operators."""
 
     def put(compute: Compute) -> Compute:
         @define(domain, name, inputs, outputs, attributes)
@@ -150,7 +150,7 @@ def _lstm_grad(call: NodeCall) -> tuple:
 def _lstm_gradients(call: NodeCall, peephole: Peephole) -> tuple:
     if "dP" in call.wanted and "P" not in call.inputs:
         raise ValueError(
-            f"{call.operator}: P is missing, expected an array as input 12, since the true gradient dP is "
+            f"{call.operator}: P is missing, expected an array as input 12, because the true gradient dP is "
             "asked for, and ONNX Runtime's inputs do not have it"
         )
     return xpgrad.lstm_grad(
@@ -181,7 +181,7 @@ def _gru_grad(call: NodeCall) -> tuple:
 @_define("", "RNN", _SEQUENCE_INPUTS, "Y Y_h", _SEQUENCE)
 def _rnn(call: NodeCall) -> tuple:
     options = _recurrent_options(call)
-    if "activations" in options:  # ONNX's default has names for both directions, even if there is only one
+    if "activations" in options:  # ONNX's default has names for both directions, even for one direction
         options["activations"] = list(options["activations"])[: call.inputs["W"].shape[0]]
     return xpgrad.rnn(**call.inputs, **options)
 
@@ -227,7 +227,7 @@ def _conv_transpose(call: NodeCall) -> tuple:
 
 @_define(MICROSOFT, "ConvGrad", "dY X W", "dX dW dB", _CONV)
 def _conv_grad_as_onnx_runtime(call: NodeCall) -> tuple:
-    """ONNX Runtime's ignores `auto_pad`, and then misreads dY as an array of another shape."""
+    """ONNX Runtime's ConvGrad ignores `auto_pad`, and then misreads dY as an array of another shape."""
     auto_pad = call.attributes.get("auto_pad", "NOTSET")
     if not call.exact and auto_pad.startswith("SAME"):
         raise ValueError(
@@ -252,7 +252,7 @@ def _conv_transpose_grad(call: NodeCall) -> tuple:
 
 
 class OnnxActivation(NamedTuple):
-    """An operator's kernel, what the gradient takes, the attributes of both, and the gradient's domain."""
+    """An operator's kernel, the gradient's saved array, the attributes of both, and the gradient's domain."""
 
     kernel: str
     residual: str
@@ -261,7 +261,7 @@ class OnnxActivation(NamedTuple):
 
 
 def _activations() -> Iterator[tuple[str, OnnxActivation]]:
-    """The operators that are declared, by their names."""
+    """The declared operators, by their names."""
     for kernel, declaration in DECLARED.items():
         operator, _, attributes = declaration.onnx.partition(" ")
         if operator:
@@ -271,7 +271,7 @@ def _activations() -> Iterator[tuple[str, OnnxActivation]]:
 
 ACTIVATIONS = dict(_activations())
 RENAMED = ("Gelu", "Swish")
-"""Operators whose gradients bear other names in ONNX Runtime."""
+"""Operators whose gradients have other names in ONNX Runtime."""
 
 
 def _pointwise(domain: str, name: str, kernel: str, attributes: str = "") -> None:
@@ -340,7 +340,7 @@ def _fast_gelu_grad(call: NodeCall) -> tuple:
 
 # --- softmax and losses -------------------------------------------------------------------------------------
 
-_PER_AXIS = 13  # from this version of ONNX softmax works along one axis; before, it flattens to rows
+_PER_AXIS = 13  # from this version of ONNX on softmax takes one axis; before, it flattens to rows
 
 
 def _softmax_pair(name: str, kernel: str) -> None:
@@ -405,7 +405,7 @@ def _cross_entropy_grad(call: NodeCall) -> tuple:
     return (dX + reshape(call.inputs["bias"], dX.shape) if "bias" in call.inputs else dX,)
 
 
-# --- what stands between them in training graphs ------------------------------------------------------------
+# --- other operators of training graphs ---------------------------------------------------------------------
 
 
 @_define(MICROSOFT, "Scale", "X scale", "Y", "scale_down")
@@ -419,7 +419,8 @@ def _scale(call: NodeCall) -> tuple:
 def _accumulate_or_overwrite(call: NodeCall) -> tuple:
     """The sum of both, or only the value.
 
-    ONNX Runtime writes it into the buffer. Here the buffer stays unchanged, and the second output is the sum.
+    ONNX Runtime writes the sum into the buffer. Here the buffer stays unchanged, and the second output is the
+    sum.
     """
     overwrite = bool(np.any(call.inputs.get("overwrite", False)))
     return np.asarray([True]), (call.inputs["value"] if overwrite else _sum(call))

@@ -7,9 +7,9 @@ from onnx import version_converter
 
 from xpgrad_onnx._scopes import all_nodes
 
-_OLDEST = 7  # of what onnx's converter and the rules know
+_OLDEST = 7  # the oldest opset that onnx's converter and the rules know
 _NEEDED = 13  # the first version with the axes of ReduceSum, Squeeze and Unsqueeze as an input
-_WANTED = 16  # the first version of ScatterElements that adds
+_WANTED = 16  # the first version of ScatterElements with addition
 _NEW_SCAN = 9  # the first version of Scan without a batch axis
 _TARGET = 18  # the first version with the axes of every reduction as an input
 
@@ -52,7 +52,7 @@ def converted(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _forget_no_sizes(model: onnx.ModelProto) -> None:
-    """Some exporters write -1 or "?" for each unknown size; onnx takes it for a size, and for one size."""
+    """Remove -1 and "?", which some exporters write for unknown sizes; onnx would take them for one size."""
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         for size in value.type.tensor_type.shape.dim:
             if size.dim_value < 0 or size.dim_param == "?":

@@ -27,7 +27,7 @@ _MOVERS = frozenset(
 
 
 def parameters(graph: Graph, found: Simplified, ends: set[str]) -> tuple[list[str], dict[str, str]]:
-    """The parameters in the model's order, and why other floating-point constants are none."""
+    """The parameters in the model's order, and why other floating-point constants are no parameters."""
     reached = smooth_sources(graph.nodes, ends, graph)
     fixed, weights, operands = _feeding_fixed(graph), _feeding(graph, _WEIGHTS), _feeding(graph, None)
     declared = _declared(graph)
@@ -54,9 +54,9 @@ def parameters(graph: Graph, found: Simplified, ends: set[str]) -> tuple[list[st
 
 
 def _feeding_fixed(graph: Graph) -> set[str]:
-    """What bounds, ratios, statistics and so on are, or are computed from, where that is constant.
+    """Constants that are bounds, ratios, statistics and so on, or that these are computed from.
 
-    It may be an operand elsewhere, too: exporters keep equal numbers once.
+    Such a constant may also be an operand elsewhere, because exporters keep equal numbers once.
     """
     known = {tensor.name for tensor in graph.proto.initializer}
     found: set[str] = set()
@@ -74,7 +74,7 @@ def _feeding_fixed(graph: Graph) -> set[str]:
 
 
 def _feeding(graph: Graph, places: dict[str, tuple[int, ...]] | None) -> set[str]:
-    """What is an operand in these places, as it is or moved; None stands for every place of weights."""
+    """Tensors that are operands in these places, directly or moved; None means every place of weights."""
     found: set[str] = set()
     for node in reversed(list(all_nodes(graph.nodes))):
         if node.op_type in _MOVERS and not found.isdisjoint(node.output):
@@ -87,7 +87,7 @@ def _feeding(graph: Graph, places: dict[str, tuple[int, ...]] | None) -> set[str
 
 
 def _declared(graph: Graph) -> set[str]:
-    """What PyTorch's exporter says to be parameters."""
+    """The parameters that PyTorch's exporter marks."""
     return {
         value.name
         for value in graph.proto.value_info

@@ -1,4 +1,4 @@
-"""What cannot be differentiated, and why: found before a gradient is written."""
+"""Find the operators without a gradient, and why, before a gradient is written."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from xpgrad_onnx._scopes import all_nodes, reads
 
 
 def check_all_fixed(graph: Graph, way: Path) -> None:
-    """Raise ValueError if an input that is no weight is to be differentiated."""
+    """Raise ValueError if the gradient of an input that is no weight is wanted."""
     for node in way.nodes:
         check_fixed(node, [name in way.tensors for name in node.input])
 
 
 def missing(graph: Graph, way: Path) -> dict[str, list[onnx.NodeProto]]:
-    """The operators on the way that have no rule, and their nodes."""
+    """The operators without a rule on the path, and their nodes."""
     found: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes_on(graph, way):
         if (node.domain, node.op_type) not in RULES:
@@ -51,10 +51,10 @@ def counted(operator: str, nodes: list[onnx.NodeProto]) -> str:
 
 
 def cut_off(graph: Graph, names: Iterable[str], ends: Iterable[str]) -> list[str]:
-    """Those of these weights from which ends depend through nodes that work on integers alone."""
+    """The weights on which the ends depend only through nodes that work on integers."""
     integers = {name for name, reason in REASONS.items() if "integers" in reason}
     leading = set(ends)
-    found: set[str] = set()  # what leads to a node that works on integers
+    found: set[str] = set()  # tensors that lead to a node that works on integers
     for node in reversed(graph.nodes):
         if not leading.isdisjoint(node.output):
             leading.update(reads(node))

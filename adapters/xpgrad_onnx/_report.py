@@ -1,4 +1,4 @@
-"""What is in a model: which operators, which parameters, what can be trained, and what not and why."""
+"""The contents of a model: its operators, its parameters, and why others cannot be trained."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Operator(NamedTuple):
 
     name: str
     nodes: int
-    """In the file."""
+    """Nodes in the file."""
     kept: int
-    """After what follows from shapes, constants and fixed inputs is folded."""
+    """Nodes after folding of shapes, constants and fixed inputs."""
     differentiated: int
-    """Between a parameter and an output."""
+    """Nodes between a parameter and an output."""
     gradient: str
-    """How it is differentiated, or why not."""
+    """The form of its gradient, or why it has none."""
 
 
 class Parameter(NamedTuple):
@@ -43,11 +43,11 @@ class Parameter(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What `inspect` finds."""
+    """The result of `inspect`."""
 
     opset: int | None
     used: int | None
-    """The opset after conversion; None if there is none."""
+    """The opset after conversion; None if the model cannot be converted."""
     inputs: list[tuple[str, str]]
     outputs: list[tuple[str, str]]
     operators: list[Operator]
@@ -61,7 +61,7 @@ class Report(NamedTuple):
 
 
 def inspect(model: onnx.ModelProto, inputs: Mapping[str, Any] | None = None) -> Report:
-    """Look into a model."""
+    """Describe a model's contents and its training graph."""
     graph = model.graph
     counts = Counter(map(_name, all_nodes(graph.node)))
     given = {tensor.name for tensor in graph.initializer}
@@ -110,7 +110,7 @@ def _name(node: onnx.NodeProto) -> str:
 
 
 def _gradient(name: str, opset: int, kept: int, on_way: int) -> str:
-    """How an operator's nodes are differentiated."""
+    """The form of the gradients of an operator's nodes."""
     domain, _, op_type = name.rpartition(".")
     if not kept:
         return "folded, or in a branch that is not taken"

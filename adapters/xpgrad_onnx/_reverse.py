@@ -1,4 +1,4 @@
-"""Reverse accumulation: what depends on what, and the nodes' rules in reverse order."""
+"""Reverse accumulation: dependencies between tensors, and the nodes' rules in reverse order."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from xpgrad_onnx._rules.table import RULES, Backward, check_fixed, smooth_inputs
 from xpgrad_onnx._scopes import reads, subgraphs
 
 Parts = dict[str, list[str]]
-"""The cotangents of each tensor, which are to be summed."""
+"""The cotangents of each tensor, to be summed."""
 
 
 class Path(NamedTuple):
-    """The nodes between wanted tensors and ends, and the tensors there."""
+    """The nodes and tensors between wanted tensors and ends."""
 
     nodes: list[onnx.NodeProto]
     tensors: set[str]
 
 
 def depending(nodes: Iterable[onnx.NodeProto], names: Iterable[str], graph: Graph) -> set[str]:
-    """The tensors that depend smoothly on these: a path through integers or steps does not count."""
+    """The tensors that depend smoothly on these; paths through integers or step functions do not count."""
     found = set(names)
     for node in nodes:
         if not found.isdisjoint(smooth_inputs(node, reads(node))):
@@ -43,7 +43,7 @@ def smooth_sources(nodes: Sequence[onnx.NodeProto], names: Iterable[str], graph:
 
 
 def path(graph: Graph, nodes: Sequence[onnx.NodeProto], ends: Iterable[str], wanted: Iterable[str]) -> Path:
-    """What lies between wanted tensors and ends."""
+    """The path between wanted tensors and ends."""
     tensors = depending(nodes, wanted, graph) & smooth_sources(nodes, ends, graph)
     on_it = [
         node
@@ -54,7 +54,7 @@ def path(graph: Graph, nodes: Sequence[onnx.NodeProto], ends: Iterable[str], wan
 
 
 def nodes_on(graph: Graph, way: Path) -> Iterator[onnx.NodeProto]:
-    """A path's nodes, and those within branches and bodies that lie on it."""
+    """A path's nodes, including nodes in branches and bodies."""
     for node in way.nodes:
         yield node
         for inner in subgraphs(node):
@@ -83,7 +83,7 @@ def accumulate(graph: Graph, way: Path, parts: Parts) -> None:
 
 
 def _dtype(graph: Graph, node: onnx.NodeProto, cotangents: Sequence[str | None]) -> np.dtype:
-    """The dtype of a node's cotangents: mixed precision has several in a model."""
+    """The dtype of a node's cotangents; a model of mixed precision has several."""
     for name, cotangent in zip(node.output, cotangents, strict=True):
         if cotangent and name in graph.types:
             return helper.tensor_dtype_to_np_dtype(graph.types[name])

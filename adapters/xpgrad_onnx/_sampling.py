@@ -1,6 +1,6 @@
-"""Bodies of operators that read between the elements of an image, or at moving windows.
+"""Bodies of operators that read between an image's elements, or in moving windows.
 
-An axis has taps: which elements are read, and with which weights. The taps of several axes are multiplied.
+An axis has taps: the elements that are read, and their weights. The taps of several axes are multiplied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xpgrad_onnx._terms import Term
 
 
 class _Tap(NamedTuple):
-    """Places along an axis, as floating-point numbers, and the weights of the elements there."""
+    """Elements along an axis, numbered as floats, and their weights."""
 
     place: Term
     weight: Term
@@ -40,7 +40,7 @@ def _size(X: Term, axis: int) -> tuple[Term, Term]:
 
 
 def _products(rows: Term, axes: Sequence[_Axis]) -> list[Term]:
-    """For each combination of taps: elements of rows (B, C, S), weighted; (B, C, P)."""
+    """For each combination of taps the weighted elements (B, C, P) of rows (B, C, S)."""
     graph = rows.graph
     channels = rows.of("Shape").of("Gather", graph.constant([1]))
     results = []
@@ -81,7 +81,7 @@ def _cubic(x: Term, a: float = -0.75) -> list[_Tap]:
 
 
 def _within(tap: _Tap, length: Term) -> _Tap:
-    """Outside are zeros."""
+    """Elements outside of the image are zeros."""
     place = _clipped(tap.place, length)
     return _Tap(place, tap.weight.where(tap.place.of("Equal", place)))
 
@@ -197,7 +197,7 @@ def _max_roi_pool(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
 
 
 def _cells(X: Term, rois: Term, axis: int, count: int, scale: float) -> Term:
-    """Which places along an axis the cells of the regions have: (R, cells, size)."""
+    """The places of the regions' cells along an axis: (R, cells, size)."""
     graph = X.graph
     ends = [rois.of("Gather", graph.constant([place - axis]), axis=1) * scale for place in (2, 4)]
     first, last = (x.of("Sign") * (x.of("Abs") + 0.5).of("Floor") for x in ends)  # halves away from zero
@@ -214,7 +214,7 @@ def _cells(X: Term, rois: Term, axis: int, count: int, scale: float) -> Term:
 
 
 def _optional(graph: Graph, node: onnx.NodeProto, first: int, count: int) -> list[Term | None]:
-    """So many optional operands from number `first` on; None for absent ones."""
+    """`count` optional operands from number `first` on; None for absent operands."""
     names = [*node.input[first : first + count], *[""] * count][:count]
     return [Term(graph, name) if name else None for name in names]
 
@@ -231,7 +231,7 @@ def _spread(tap: _Tap, axis: int, cells: Sequence[int], count: int) -> _Tap:
 
 @body("DeformConv")
 def _deformed_convolution(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
-    """The samples of all places of the kernel, then a convolution over those with a kernel of their size."""
+    """Sample all places of the kernel, then convolve these samples with a kernel of their size."""
     attributes = attributes_of(node)
     X, W, offset = (Term(graph, name) for name in node.input[:3])
     B, mask = _optional(graph, node, 3, 2)

@@ -1,4 +1,4 @@
-"""Names in nested graphs: what the branches of `If` and the bodies of loops read from outside."""
+"""Names in nested graphs: the outer tensors that branches of `If` and bodies of loops read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes and those of their subgraphs, at every depth."""
+    """The nodes, and the nodes of their subgraphs at every depth."""
     for node in nodes:
         yield node
         for graph in subgraphs(node):
@@ -52,7 +52,7 @@ def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def fresh(name: str, used: set[str]) -> str:
-    """An unused name, which counts as used from now on."""
+    """Reserve and return an unused name."""
     free, count = name, 1
     while free in used:
         count += 1
@@ -68,7 +68,7 @@ def names_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def nested_names(graph: onnx.GraphProto) -> set[str]:
-    """The names of a graph's tensors and nodes, and of those of its subgraphs."""
+    """The names of tensors and nodes of a graph and its subgraphs."""
     inner = [g for node in all_nodes(graph.node) for g in subgraphs(node)]
     return names_of(graph).union(*map(names_of, inner))
 
@@ -82,7 +82,7 @@ def make_unique(model: onnx.ModelProto) -> None:
 
 
 def _rename(graph: onnx.GraphProto, outer: dict[str, str], used: set[str]) -> None:
-    """`outer` maps old names of the scopes around to new ones."""
+    """`outer` maps old names of the outer scopes to new names."""
     names = dict(outer)
 
     def new(name: str) -> str:
@@ -107,9 +107,9 @@ def _rename(graph: onnx.GraphProto, outer: dict[str, str], used: set[str]) -> No
 
 
 def name_results(nodes: Sequence[onnx.NodeProto], results: Iterable[tuple[str, str]]) -> list[onnx.NodeProto]:
-    """Give results of these nodes other names: pairs of an old one and a new one. Nothing else may read them.
+    """Rename results of these nodes, by pairs of an old and a new name. Nothing else may read the results.
 
-    Returns nodes that copy: what is no result of these nodes, or has a new name already.
+    Returns nodes that copy: other tensors, and results that already have a new name.
     """
     made = {name for node in nodes for name in node.output}
     names: dict[str, str] = {}
@@ -132,7 +132,7 @@ _RANDOM = frozenset((
 
 
 def without_repeats(nodes: Iterable[onnx.NodeProto], kept: Set[str]) -> list[onnx.NodeProto]:
-    """The nodes without those that compute what an earlier one does; results in `kept` stay."""
+    """Remove nodes that compute the same as an earlier node; results in `kept` stay."""
     first: dict[Any, onnx.NodeProto] = {}
     names: dict[str, str] = {}
     left = []
@@ -153,7 +153,7 @@ def without_repeats(nodes: Iterable[onnx.NodeProto], kept: Set[str]) -> list[onn
 
 
 def rename_inputs(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:
-    """Give what nodes and their subgraphs read other names."""
+    """Rename the tensors that nodes and their subgraphs read."""
     for node in nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
         for graph in subgraphs(node):

@@ -1,9 +1,10 @@
-"""Sizes of arrays that only the runtime of a graph knows: integer polynomials of symbols.
+"""Sizes that are known only when a graph runs: integer polynomials of symbols.
 
-A kernel computes with them as with numbers: sums, products and quotients of sizes are sizes. Two sizes are
-equal if their difference is zero for all values of the symbols. A symbol that was only inferred, and is no
-size of the model's inputs, is equal to everything from 1 on that it may be: so checks pass, but what would do
-nothing to equal sizes is left out by `same_size` alone. An order is that for large values of all symbols.
+A kernel computes with sizes as with numbers: their sums, products and quotients are sizes. Two sizes are
+equal if their difference is zero for all values of the symbols. An inferred symbol, which is no size of the
+model's inputs, is equal to every value from 1 on that it may have, so checks pass. Only `same_size` may
+decide to omit an operation that does nothing for equal sizes. Sizes are ordered as for large values of all
+symbols.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-_LARGE = 1 << 20  # the value of a symbol where sizes are put in order
+_LARGE = 1 << 20  # the value of a symbol in the order of sizes
 
 
 class Symbol(NamedTuple):
-    """A size by name; one that was only inferred may turn out to be any number."""
+    """A size by name; an inferred symbol may be any number."""
 
     name: str
     inferred: bool = False
@@ -53,7 +54,7 @@ class Size:
         return cls({(atom,): 1})
 
     def evaluate(self, value_of: Callable[[Atom], Any]) -> Any:
-        """The value for values of the atoms, which may be anything that can be added and multiplied."""
+        """The value for given values of the atoms, of any type with addition and multiplication."""
         total: Any = None
         for product, coefficient in self.terms.items():
             term: Any = None
@@ -119,7 +120,7 @@ class Size:
         rest = self - other
         if isinstance(rest, int):
             return rest == 0
-        if isinstance(other, int) and other < 1:  # what has no elements is known to have none
+        if isinstance(other, int) and other < 1:  # a size below 1 is never inferred
             return False
         return _is_inferred(rest)
 
@@ -143,7 +144,7 @@ class Size:
 
 
 def same_size(size: Size | int, other: Size | int) -> bool:
-    """Whether two sizes are one for all values of the symbols, also of those that were only inferred."""
+    """Whether two sizes are equal for all values of the symbols, including inferred symbols."""
     rest = size - other
     return isinstance(rest, int) and rest == 0
 
@@ -189,7 +190,7 @@ def _divided(terms: Terms, by: Terms) -> Terms | None:
 
 
 def _is_inferred(size: Size) -> bool:
-    """Whether a symbol in it was only inferred."""
+    """Whether the size contains an inferred symbol."""
     atoms = [atom for product in size.terms for atom in product]
     return any(atom.inferred if isinstance(atom, Symbol) else _is_inferred(atom.size) for atom in atoms)
 

@@ -1,6 +1,6 @@
-"""Training graphs of ONNX's own operators: every other operator becomes the nodes that its kernel writes.
+"""Training graphs of ONNX's own operators: kernels write the nodes of all other operators.
 
-The kernels run on arrays that stand for the graph's tensors (`_arrays`), with an engine of their own.
+The kernels run on arrays that stand for the graph's tensors (`_arrays`), with their own engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xpgrad_onnx._scopes import all_nodes, name_results, reads, set_nodes, subgr
 from xpgrad_onnx._sizes import Size, symbol
 
 _STANDARD = ("", "ai.onnx")
-_RECURRENT = ("GRU", "LSTM", "RNN")  # whose lengths, directions and activations not every runtime has
+_RECURRENT = ("GRU", "LSTM", "RNN")  # not every runtime has their lengths, directions and activations
 
 
 def standardize(graph: Graph) -> None:
@@ -32,7 +32,7 @@ def standardize(graph: Graph) -> None:
     Raises
     ------
     ValueError
-        For an operator of another domain that no kernel computes; all of them are named.
+        For operators of another domain that no kernel computes; the message names all of them.
     """
     outputs = [value.name for value in graph.proto.output]
     graph.nodes = used(graph.nodes, outputs)
@@ -53,7 +53,7 @@ _UNKNOWN = object()
 
 
 def _definition(node: onnx.NodeProto) -> Any:
-    """What computes a node of another domain; None for ONNX's own."""
+    """The function of a node of another domain; None for ONNX's own."""
     domain = "" if node.domain in _STANDARD else node.domain
     if domain == "" and node.op_type not in _RECURRENT:
         return None
@@ -70,13 +70,13 @@ def _drop_domains(model: onnx.ModelProto) -> None:
 
 
 class _Translation:
-    """The nodes of a graph, or of a subgraph, put into a scope one after the other."""
+    """Puts the nodes of a graph or a subgraph into a scope, one after the other."""
 
     def __init__(self, graph: Graph, scope: Scope) -> None:
         self._graph, self._scope = graph, scope
         self._made: dict[str, GraphArray] = {}
         self._places: dict[str, Scope] = {}  # of tensors in branches and bodies
-        for value in graph.proto.input:  # their axes are those that symbols are best read from
+        for value in graph.proto.input:  # symbols are best read from their axes
             if value.name in graph.shapes:
                 self._array(value.name)
 
@@ -132,7 +132,7 @@ class _Translation:
         return graph.types.get(name), shape
 
     def _inferred(self, name: str) -> Sequence[Any] | None:
-        """What onnx finds of the shape of a tensor that a rule made on its way to an operator."""
+        """The shape that onnx infers for a tensor that a rule made before an operator."""
         around: Scope | None = self._places.get(name, self._scope)
         known_nodes: list[onnx.NodeProto] = []
         while around is not None:
@@ -162,9 +162,9 @@ class _Translation:
         return [d.dim_value if d.HasField("dim_value") else None for d in found.shape.dim]
 
     def _sizes(self, name: str, shape: Iterable[Any]) -> list[int | Size]:
-        """Sizes as kernels take them; one without a name has the name of the tensor's axis.
+        """Sizes as kernels take them; a size without a name gets the name of the tensor's axis.
 
-        Only the names that inputs have differ for certain: outputs may give one size several names.
+        Only different names of inputs' sizes mean different sizes: outputs may give one size several names.
         """
         sizes: list[int | Size] = []
         for axis, given in enumerate(shape):
@@ -175,7 +175,7 @@ class _Translation:
         return sizes
 
     def _translate(self, node: onnx.NodeProto, definition: Any, scope: Scope) -> None:
-        """Put a node of another domain, as its kernel writes it."""
+        """Let a kernel write the nodes of a node of another domain."""
         before = len(scope.nodes)
         arrays = zip(self._outputs(node, definition), node.output, strict=False)
         outputs = [(array, name) for array, name in arrays if name]
@@ -195,7 +195,7 @@ class _Translation:
         return definition.compute(call)
 
 
-# --- operators of which no kernel computes arrays of numbers -----------------------------------------------
+# --- operators without a kernel on arrays of numbers --------------------------------------------------------
 
 
 def _broadcast_axes(node: onnx.NodeProto) -> list[GraphArray]:

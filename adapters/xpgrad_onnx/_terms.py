@@ -8,7 +8,7 @@ from xpgrad_onnx._graph import Graph
 
 
 class Term:
-    """A tensor of a graph in a formula; plain numbers get the dtype of what is differentiated."""
+    """A tensor of a graph in a formula; plain numbers get the dtype of cotangents."""
 
     __slots__ = ("graph", "name")
 
@@ -55,7 +55,7 @@ class Term:
         return self.of("Neg")
 
     def where(self, condition: Term, otherwise: Term | float = 0.0) -> Term:
-        """These elements where a condition holds, else others."""
+        """These elements where a condition holds, else the others'."""
         return condition.of("Where", self, otherwise)
 
     def sum(self, axes: str, keepdims: int = 1) -> Term:

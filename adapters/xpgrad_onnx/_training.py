@@ -1,4 +1,4 @@
-"""A step of training as a model, and the way back from trained values to the model that one began with."""
+"""A step of training as a model, and trained values back in the original model."""
 
 from __future__ import annotations
 
@@ -43,34 +43,33 @@ def training_model(
     wrt : iterable of str, optional
         The parameters to train; by default all, as in `gradient_model`.
     standard : bool
-        Whether all operators are ONNX's own, so that any runtime runs the model; `operators` has the others.
+        Whether all operators are ONNX's own, so any runtime runs the model; `operators` has the other
+        operators.
     inputs : mapping of str to array, optional
         As in `gradient_model`.
     **numbers : float
-        The optimizer's: `weight_decay` (0, of adamw 0.01), `momentum` (0.9), `beta1` (0.9), `beta2` (0.999),
-        `epsilon` (1e-8).
+        Numbers of the optimizer: `weight_decay` (0; 0.01 for adamw), `momentum` (0.9), `beta1` (0.9), `beta2`
+        (0.999), `epsilon` (1e-8).
 
     Returns
     -------
     onnx.ModelProto
         Its inputs are the model's, the loss' ``labels`` or ``target``, ``learning_rate`` in float32, the
-        parameters by their names, and what the optimizer keeps: NAME_velocity, or NAME_mean and NAME_square,
-        and ``step``. Its outputs are ``loss``, and NAME_new for each parameter and all that is kept: the
-        input NAME of the next step. No input has a default, as some runtimes know none; `initial_values` are
-        those of the first step.
+        parameters by their names, and the optimizer's arrays: NAME_velocity, or NAME_mean and NAME_square,
+        and ``step``. Its outputs are ``loss``, and NAME_new for each parameter and each of the optimizer's
+        arrays: the input NAME of the next step. No input has a default, because some runtimes support none;
+        `initial_values` returns the values of the first step.
 
     Raises
     ------
     ValueError
-        As `gradient_model`; for another optimizer, another number of it, and a parameter that is no
-        initializer.
+        As `gradient_model`; for an unknown optimizer, a number that it does not have, and a parameter that is
+        no initializer.
     TypeError
-        If `model` is not a model, or a number is none.
+        If `model` is not a model, or an optimizer's number is no number.
 
-    See Also
-    --------
-    initial_values : Of the first step.
-    with_parameters : The model with trained values.
+    See Also -------- initial_values : The values of the first step. with_parameters : The model with trained
+    values.
 
     Examples
     --------
@@ -114,11 +113,11 @@ class _OptimizerStep:
     Parameters
     ----------
     training : onnx.ModelProto
-        The graph of the gradients, which becomes that of the step.
+        The graph of the gradients; it becomes the graph of the step.
     loss : str
         The loss that was asked for.
     outputs : list of str
-        The outputs that the model had.
+        The original model's outputs.
     """
 
     def __init__(self, training: onnx.ModelProto, loss: str, outputs: list[str]) -> None:
@@ -135,7 +134,7 @@ class _OptimizerStep:
                 )
 
     def append(self, optimizer: str, numbers: Mapping[str, float]) -> None:
-        """Append the optimizer, and make all that a step changes inputs and outputs."""
+        """Append the optimizer, and make all values that a step changes inputs and outputs."""
         kind, graph = OPTIMIZERS[optimizer], self._graph
         scope = Scope(
             opset_of(self._model) or 0, lambda hint: fresh(hint, self._used), graph.initializer.append
@@ -182,7 +181,7 @@ class _OptimizerStep:
         return name
 
     def _total(self, scope: Scope) -> onnx.ValueInfoProto:
-        """The loss, a number: the sum of the elements of an output."""
+        """The loss as a number: the sum of an output's elements."""
         value = next(value for value in self._graph.output if value.name == self._loss)
         tensor = value.type.tensor_type
         if self._loss == "loss" and tensor.HasField("shape") and not tensor.shape.dim:
@@ -207,14 +206,14 @@ class _OptimizerStep:
 
 
 def initial_values(model: onnx.ModelProto, training: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """What the first step of a training model takes for parameters and the optimizer's own arrays.
+    """Values of the parameters and the optimizer's arrays for the first step of a training model.
 
     Parameters
     ----------
     model : onnx.ModelProto
         The model to train.
     training : onnx.ModelProto
-        What `training_model` made of it.
+        The result of `training_model` for this model.
 
     Returns
     -------
@@ -241,7 +240,7 @@ def initial_values(model: onnx.ModelProto, training: onnx.ModelProto) -> dict[st
             values[name] = numpy_helper.to_array(known[name])
         elif name != _STEP and not name.endswith(kept):
             raise ValueError(
-                f"initial_values: model has no parameter {name!r}, expected the one that is trained"
+                f"initial_values: model has no parameter {name!r}, expected the trained model"
             )
         else:
             tensor = inputs[name]
@@ -251,7 +250,7 @@ def initial_values(model: onnx.ModelProto, training: onnx.ModelProto) -> dict[st
 
 
 def constant_model(values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """A model without inputs whose outputs are these arrays: it brings them to any runtime.
+    """A model without inputs whose outputs are these arrays, to load them in any runtime.
 
     Parameters
     ----------
@@ -282,17 +281,17 @@ def with_parameters(model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.M
     model : onnx.ModelProto
         The model. It is not changed.
     values : mapping of str to array
-        New values of initializers, or of constants that nodes have, by name.
+        New values of initializers, or of `Constant` nodes, by name.
 
     Returns
     -------
     onnx.ModelProto
-        A copy of the model that differs in these values alone.
+        A copy of the model that differs only in these values.
 
     Raises
     ------
     ValueError
-        For a name that is none of a parameter, and for a value of another shape or dtype.
+        For a name of no parameter, and for a value of another shape or dtype.
     TypeError
         If `model` is not a model.
     """
@@ -319,7 +318,7 @@ def with_parameters(model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.M
 
 
 def _tensors(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """The initializers, and the values of nodes Constant, by the names of their outputs."""
+    """The initializers, and the values of `Constant` nodes by their outputs' names."""
     found = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":

@@ -17,7 +17,7 @@ _OPSET = 24
 
 
 class _OperatorPair(NamedTuple):
-    """The operators of a forward and its gradient."""
+    """The ONNX operators of a forward and its gradient."""
 
     forward: tuple[str, str]
     gradient: tuple[str, str]
@@ -42,7 +42,7 @@ _OPERATORS: dict[str, _OperatorPair] = {
     "softmax_cross_entropy": _pair("SoftmaxCrossEntropyLoss"),
 }
 _RENAMED = {"loss": "Y"}  # names of nodes' outputs in vectors
-_PLAIN = {"linear_before_reset"}  # attributes of ONNX Runtime's own recurrent gradients
+_PLAIN = {"linear_before_reset"}  # attributes that ONNX Runtime's recurrent gradients have
 
 
 def write(vector: Any, folder: Path, name: str) -> None:
@@ -87,7 +87,7 @@ def write(vector: Any, folder: Path, name: str) -> None:
 
 
 def _check_operands(vector: Any, forward: tuple[str, str], gradient: tuple[str, str]) -> None:
-    """Without one of the arrays the node would be another function."""
+    """Raise if ONNX's operator lacks one of the arrays, without which the node would be another function."""
     for operator, arrays in ((forward, vector.inputs), (gradient, vector.cotangents)):
         definition = _definition(operator)
         for name in arrays:
@@ -174,7 +174,7 @@ def _trimmed(names: tuple[str, ...], given: list[str]) -> list[str]:
 
 
 def _attributes(definition: Definition, attributes: Mapping[str, Any], vector: Any) -> dict[str, Any]:
-    """As the node has them."""
+    """The attributes in the node's form."""
     if definition.name in ("SoftmaxGrad_13", "LogSoftmaxGrad_13"):
         attributes = {"axis": -1, **attributes}
     if definition.name == "FastGeluGrad":

@@ -51,7 +51,7 @@ class OnnxEngine(AdapterEngine):
         return rows.whole()
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
-        """See `TimeLoops`: the first step and the later ones are one loop, written when both are known."""
+        """See `TimeLoops`: the first step and the later steps are one loop, written when both are known."""
         if self._waiting is None:
             self._waiting = stages, steps
             return

@@ -1,4 +1,4 @@
-"""Gradients of operators, a file for each kind."""
+"""Gradients of operators, with a file for each kind."""
 
 from xpgrad_onnx._rules import (  # noqa: F401
     activations,

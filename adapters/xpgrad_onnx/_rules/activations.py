@@ -10,7 +10,7 @@ from xpgrad_onnx._rules.table import Backward, Grads, rule
 def _activation(
     operator: str, gradient: str, residual: str, domain: str, of: str = "", **defaults: float
 ) -> None:
-    """`defaults` are the operator's, if its gradient has other ones."""
+    """`defaults` are the operator's, if its gradient has other defaults."""
 
     @rule(operator, domain=of)
     def activation(call: Backward) -> Grads:
@@ -53,7 +53,7 @@ def _leaky_relu(call: Backward) -> Grads:
     alpha = attributes.get("alpha", 0.01)
     if alpha >= 0:
         return [graph.op("LeakyReluGrad", call.dY, node.output[0], domain=MICROSOFT, **attributes)]
-    # then the output does not determine the slope
+    # the output does not determine the slope then
     slope = graph.constant([alpha], graph.dtype)
     return [graph.op("PReluGrad", call.dY, node.input[0], slope, domain=DOMAIN)]
 

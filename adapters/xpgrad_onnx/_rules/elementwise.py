@@ -121,7 +121,7 @@ def _identity(call: Backward) -> Grads:
 
 @rule("Dropout")
 def _dropout(call: Backward) -> Grads:
-    """The forward's mask says what it dropped."""
+    """The forward's mask marks the dropped elements."""
     graph, node = call.graph, call.node
     training = graph.value(call.input(2)) if call.input(2) else np.asarray(False)
     if training is not None and not training:

@@ -15,7 +15,7 @@ from xpgrad_onnx._terms import Term
 
 @rule("OptionalGetElement")
 def _optional(call: Backward) -> Grads:
-    """Of a tensor; optionals are no tensors, and have no gradient."""
+    """The gradient of a tensor; optionals are no tensors, and have no gradient."""
     return [call.dY]
 
 
@@ -42,7 +42,7 @@ def _concat(call: Backward) -> Grads:
         return graph.op("Gather", shape, index)
 
     sizes = graph.op("Concat", *map(size, node.input), axis=0)
-    # an unwanted part needs a name, so that there are as many parts as sizes
+    # an unwanted part needs a name, because Split needs as many parts as sizes
     parts = graph.ops("Split", call.dY, sizes, wanted=[True] * len(node.input), axis=axis)
     return [part if want else None for part, want in zip(parts, call.wanted, strict=True)]
 
@@ -75,7 +75,7 @@ def _trilu(call: Backward) -> Grads:
 
 @rule("Slice")
 def _slice(call: Backward) -> Grads:
-    """Of neighbours the gradient stands among zeros."""
+    """If neighbours are read, the gradient stands among zeros."""
     graph, node = call.graph, call.node
     starts, axes, steps = (graph.value(call.input(k)) if call.input(k) else None for k in (1, 3, 4))
     computed = any(call.input(k) and value is None for k, value in ((1, starts), (3, axes), (4, steps)))
@@ -103,7 +103,7 @@ def _gather(call: Backward) -> Grads:
 
 
 def _among_zeros(call: Backward, dY: str, starts: Mapping[int, int], counts: Sequence[Any]) -> str:
-    """The cotangent among zeros, in the first input's shape; of some axes the start and how much there is.
+    """The cotangent among zeros, in the first input's shape, from its start along some axes.
 
     Negative starts are from the end.
     """
@@ -126,12 +126,12 @@ def _among_zeros(call: Backward, dY: str, starts: Mapping[int, int], counts: Seq
 
 @rule("GatherElements", "GatherND", "Tile", "DepthToSpace", "SpaceToDepth", "Compress")
 def _selection(call: Backward) -> Grads:
-    """Operators that only pick elements: applied to the elements' places, they show the origin of each."""
+    """Operators that only pick elements: applied to the elements' numbers, they return each one's origin."""
     return _back_to_places(call, call.node, [0])
 
 
 def _back_to_places(call: Backward, node: onnx.NodeProto, data: Sequence[int]) -> Grads:
-    """`data` are the inputs whose elements are picked; they are numbered one behind the other."""
+    """`data` are the inputs whose elements are picked; their elements are numbered in turn."""
     graph = call.graph
     zero, one = (graph.constant(number) for number in (0, 1))
     picked = onnx.NodeProto()
@@ -157,7 +157,7 @@ def _back_to_places(call: Backward, node: onnx.NodeProto, data: Sequence[int]) -
 
 
 def added(call: Backward, size: str, places: str, dY: str) -> str:
-    """A row of zeros, to which the cotangent's elements are added at their places."""
+    """Add the cotangent's elements to a row of zeros, at their places."""
     graph = call.graph
     if graph.opset < 16:
         what = f"a gradient that adds at places, and the model opset {graph.opset}"
@@ -176,7 +176,7 @@ def scattered(call: Backward, places: str, dY: str) -> str:
 
 @rule("Unique")
 def _unique(call: Backward) -> Grads:
-    """The first of equal elements is the one that was picked."""
+    """The forward picks the first of equal elements."""
     graph, axis = call.graph, call.attributes.get("axis")
     places = graph.output(call.node, 1, "indices")
     if axis is None:
@@ -187,7 +187,7 @@ def _unique(call: Backward) -> Grads:
 
 @rule("Pad")
 def _pad(call: Backward) -> Grads:
-    """Constants are cropped; copies of elements are added where they come from."""
+    """Crop padded constants; add padded copies of elements to their origins."""
     if call.attributes.get("mode", "constant") != "constant":
         return _back_to_places(call, call.node, [0])
     graph, pads = call.graph, call.node.input[1]
@@ -195,13 +195,13 @@ def _pad(call: Backward) -> Grads:
     known = graph.value(pads)
     if known is not None and known.min(initial=0) >= 0:
         return [grad]
-    zero = graph.constant(0)  # what negative pads cropped
+    zero = graph.constant(0)  # the elements that negative pads cropped
     back = graph.op("Max", graph.op("Neg", pads), zero)
     return [graph.op("Pad", grad, back, *(["", call.input(3)] if call.input(3) else []))]
 
 
 def cropped(graph: Graph, name: str, pads: str, axes: str = "") -> str:
-    """A tensor without positive pads at its axes' begins and ends."""
+    """A tensor without the positive pads at the ends of its axes."""
     rows = graph.op("Reshape", graph.op("Max", pads, graph.constant(0)), graph.constant([2, -1]))
     begins, ends = (graph.op("Gather", rows, graph.constant(k)) for k in (0, 1))
     sizes = graph.op("Shape", name)
@@ -221,7 +221,7 @@ def _top_k(call: Backward) -> Grads:
 
 @rule("ScatterElements", "ScatterND", "TensorScatter")
 def _scatter(call: Backward) -> Grads:
-    """What was written goes to the updates; what was overwritten has no gradient."""
+    """Written elements pass their cotangent to the updates; overwritten elements have no gradient."""
     node, reduction = call.node, call.attributes.get("reduction", "none")
     if reduction == "none":
         return _back_to_places(call, node, [0, 1 if node.op_type == "TensorScatter" else 2])

@@ -67,7 +67,7 @@ def _matmul(call: Backward) -> Grads:
 
 
 def _products_of_unknown_rank(call: Backward) -> Grads:
-    """No operand may be a vector then; Einsum refuses it when the graph runs."""
+    """No operand may be a vector; Einsum refuses a vector when the graph runs."""
     dY, A, B = call.term(call.dY), *(call.term(name) for name in call.node.input)
     pairs = ("...ij,...kj->...ik", dY, B), ("...ji,...jk->...ik", A, dY)
     return [
@@ -77,7 +77,7 @@ def _products_of_unknown_rank(call: Backward) -> Grads:
 
 
 def _broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple | None:
-    """The broadcast shape of both; None if sizes are unknown."""
+    """The broadcast shape of both operands; None if sizes are unknown."""
     rank = max(len(a), len(b))
     a, b = ([1] * (rank - len(shape)) + list(shape) for shape in (a, b))
     both = []
@@ -105,7 +105,7 @@ def _transposed(graph: Graph, name: str, rank: int) -> str:
 
 @rule("Einsum")
 def _einsum(call: Backward) -> Grads:
-    """The other operands and the cotangent, with ones for the letters that only this operand has."""
+    """The other operands and the cotangent, and ones for the letters of only this operand."""
     graph, node = call.graph, call.node
     terms, output = _letters(call.attributes["equation"].replace(" ", ""))
     dY = call.dY
@@ -152,7 +152,7 @@ def _letters(equation: str) -> tuple[list[str], str]:
 
 @rule("Det")
 def _determinant(call: Backward) -> Grads:
-    """Each element's slope is the determinant without its row and column, with a sign."""
+    """Each element's slope is the signed determinant without its row and column."""
     graph, X = call.graph, call.term(call.node.input[0])
     size = graph.shapes.get(X.name, (None,))[-1]
     if not isinstance(size, int):

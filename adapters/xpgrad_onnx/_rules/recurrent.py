@@ -25,7 +25,7 @@ def _recurrent_attributes(node: onnx.NodeProto) -> dict[str, Any]:
 def _train(graph: Graph, node: onnx.NodeProto, attributes: dict[str, Any], outputs: int) -> str:
     """Make a recurrent node output what its gradient needs; returns the domain of both operators.
 
-    ONNX Runtime's operators accept the plain form; our own domain accepts all.
+    ONNX Runtime's operators accept only the plain form; our own domain accepts all forms.
     """
     plain = {"hidden_size", "linear_before_reset"}
     lengths, peepholes = (len(node.input) > k and bool(node.input[k]) for k in (4, 7))
@@ -80,7 +80,7 @@ def _gru(call: Backward) -> Grads:
 @rule("RNN")
 def _rnn(call: Backward) -> Grads:
     graph, node = call.graph, call.node
-    H_all = graph.output(node, 0, "H_all")  # all that its gradient needs
+    H_all = graph.output(node, 0, "H_all")  # all operands of its gradient
     dY, dH = (cotangent or "" for cotangent in [*call.cotangents, None][:2])
     dX, dW, dR, dB, dh0 = graph.ops(
         "RNNGrad", *_operands(node, 6), H_all, dY, dH,

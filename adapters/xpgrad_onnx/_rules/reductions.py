@@ -55,7 +55,7 @@ def _reduce(call: Backward) -> Grads:
 
 
 def _of_no_axes(call: Backward) -> str:
-    """Reductions of each element alone."""
+    """Reductions over no axes: functions of single elements."""
     dY, X, Y = call.terms()
     slope = _SLOPES.get(call.node.op_type)
     return call.dY if slope is None else (dY * slope(X, Y)).name
@@ -70,7 +70,7 @@ def spread_mean(call: Backward, dY: Term) -> str:
 
 
 def _other_factors(X: Term, axes: str) -> Term:
-    """For each element the product of the others, with zeros among them too."""
+    """For each element the product of the others, also if some are zero."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(X.graph.dtype)
     is_zero = X.of("Equal", 0.0)
     zeros = is_zero.of("Cast", to=kind)

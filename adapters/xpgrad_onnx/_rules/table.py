@@ -1,4 +1,4 @@
-"""Gradients of operators as nodes: only graph rewriting; the operators' kernels compute the numbers.
+"""Gradients of operators as nodes: rules only rewrite graphs; the operators' kernels compute the numbers.
 
 A rule gets a `Backward`: the graph, the node, the cotangents of its outputs and the wanted inputs. It appends
 nodes to the graph and returns a name for each wanted gradient.
@@ -23,13 +23,13 @@ class Backward(NamedTuple):
     graph: Graph
     node: onnx.NodeProto
     cotangents: Sequence[str | None]
-    """One for each output; None if nothing depends on it."""
+    """A cotangent for each output; None if nothing depends on the output."""
     wanted: Sequence[bool]
-    """For each input, then for each outer tensor that a subgraph reads."""
+    """Whether a gradient is wanted, for each input, then for each outer tensor that a subgraph reads."""
 
     @property
     def dY(self) -> str:
-        """The first output's cotangent; zeros if it has none, since then another output has one."""
+        """The first output's cotangent; zeros if only another output has one."""
         if self.cotangents[0]:
             return self.cotangents[0]
         return self.graph.zeros(self.graph.op("Shape", self.graph.output(self.node, 0, "Y")))
@@ -40,7 +40,7 @@ class Backward(NamedTuple):
         return attributes_of(self.node)
 
     def input(self, index: int) -> str:
-        """An input's name; "" if it is left out."""
+        """An input's name; "" for a missing input."""
         return self.node.input[index] if index < len(self.node.input) else ""
 
     def wants(self, index: int) -> bool:
@@ -82,33 +82,33 @@ def rule(*operators: str, domain: str = "") -> Callable[[Rule], Rule]:
 
 
 class Fixed(NamedTuple):
-    """Inputs that are no weights: all from that place on; what they are, and whose gradients there are."""
+    """Inputs that are no weights: all from this place on, their description, and the possible gradients."""
 
     first: int
     what: str
-    expected: str = "gradients of the other inputs alone"
+    expected: str = "gradients of the other inputs only"
 
 
 FIXED = {
-    "BatchNormalization": Fixed(3, "a mean or a variance", "gradients of X, scale and B alone"),
-    "Clip": Fixed(1, "bounds", "the gradient of the input alone"),
+    "BatchNormalization": Fixed(3, "a mean or a variance", "gradients of X, scale and B only"),
+    "Clip": Fixed(1, "bounds", "the gradient of the input only"),
     "DequantizeLinear": Fixed(1, "a scale"),
-    "Dropout": Fixed(1, "a ratio", "the gradient of the data alone"),
+    "Dropout": Fixed(1, "a ratio", "the gradient of the data only"),
     "MaxRoiPool": Fixed(1, "regions"),
     "MelWeightMatrix": Fixed(0, "frequencies"),
     "NegativeLogLikelihoodLoss": Fixed(1, "labels or weights"),
     "OneHot": Fixed(1, "a depth or values"),
     "Pad": Fixed(1, "pads or a value"),
-    "Pow": Fixed(1, "an exponent", "the gradient of the base alone"),
+    "Pow": Fixed(1, "an exponent", "the gradient of the base only"),
     "QuantizeLinear": Fixed(1, "a scale"),
     "Range": Fixed(0, "bounds"),
     "Resize": Fixed(1, "a region, scales or sizes"),
     "RoiAlign": Fixed(1, "regions"),
     "STFT": Fixed(1, "a window"),
-    "SoftmaxCrossEntropyLoss": Fixed(1, "labels or weights", "the gradient of the scores alone"),
+    "SoftmaxCrossEntropyLoss": Fixed(1, "labels or weights", "the gradient of the scores only"),
     "Upsample": Fixed(1, "scales"),
 }
-"""Operators of ONNX with such inputs, also those without a rule: what feeds these inputs is no parameter."""
+"""ONNX's operators with such inputs, also without a rule; tensors for these inputs are no parameters."""
 
 FLAT = frozenset((
     "Shape", "Size", "Sign", "Ceil", "Floor", "Round", "Hardmax", "EyeLike", "RandomNormalLike",
@@ -148,21 +148,21 @@ REASONS = {
 
 
 def smooth_inputs(node: onnx.NodeProto, names: Sequence[str]) -> Sequence[str]:
-    """What a node's results depend on smoothly, of what it reads."""
+    """The tensors that a node reads and its results depend on smoothly."""
     if node.op_type in FLAT:
         return ()
     return names[:1] if node.op_type == "CastLike" else names
 
 
 def check_fixed(node: onnx.NodeProto, wanted: Sequence[bool]) -> None:
-    """Raise ValueError if an input that is no weight is to be differentiated."""
+    """Raise ValueError if the gradient of an input that is no weight is wanted."""
     fixed = fixed_inputs(node)
     if fixed is not None and any(wanted[fixed.first :]):
         raise refuse(node, f"{fixed.what} to differentiate", fixed.expected)
 
 
 def fixed_inputs(node: onnx.NodeProto) -> Fixed | None:
-    """Which inputs of a node are no weights."""
+    """The inputs of a node that are no weights."""
     return FIXED.get(node.op_type) if node.domain == "" else None
 
 

@@ -50,7 +50,7 @@ def _average_pool(call: Backward) -> Grads:
 
 
 def _average_pool_of_whole_windows(call: Backward, X: str, dY: str, weights: str, with_padding: int) -> str:
-    """The input is padded to the end of the last window, which may lie behind the padding."""
+    """Pad the input to the end of the last window, which may lie after the padding."""
     graph, attributes = call.graph, call.attributes
     if attributes.get("auto_pad", "NOTSET") != "NOTSET":
         raise refuse(call.node, f"ceil_mode 1 and auto_pad {attributes['auto_pad']!r}", "pads")
@@ -65,7 +65,7 @@ def _average_pool_of_whole_windows(call: Backward, X: str, dY: str, weights: str
     zeros, begins = graph.constant([0, 0]), graph.constant(pads[:rank])
     behind = whole.of("Sub", sizes).of("Max", graph.constant(0))
     ones = _ones(graph, X)
-    if with_padding:  # it counts as data, but what lies behind it does not
+    if with_padding:  # it counts as data, but places after it do not
         ends = behind.of("Min", graph.constant(pads[rank:]))
         around = graph.op("Concat", zeros, begins, zeros, ends.name, axis=0)
         ones = graph.op("Pad", ones, around, graph.number(1))
@@ -102,7 +102,7 @@ def _single_channels(graph: Graph, name: str) -> str:
 @rule("MaxPool")
 def _max_pool(call: Backward) -> Grads:
     graph, node, attributes = call.graph, call.node, call.attributes
-    if attributes.pop("storage_order", 0):  # only without it the indices are places in memory
+    if attributes.pop("storage_order", 0):  # only without storage_order the indices are places in memory
         places = graph.ops("MaxPool", node.input[0], wanted=[True, True], **attributes)[1]
     else:
         places = graph.output(node, 1, "indices")
@@ -111,7 +111,7 @@ def _max_pool(call: Backward) -> Grads:
 
 @rule("MaxUnpool")
 def _max_unpool(call: Backward) -> Grads:
-    """The elements' numbers, from 1 on, show where each was put; 0 is none."""
+    """Unpool the elements' numbers, from 1 on, to find the place of each; 0 is an empty place."""
     graph, X, kind = call.graph, call.term(call.node.input[0]), onnx.TensorProto.DOUBLE
     one = graph.constant(1)
     count = X.of("Size").of("Add", one).name
@@ -142,7 +142,7 @@ def _global_max_pool(call: Backward) -> Grads:
 
 @rule("Col2Im")
 def _columns_to_image(call: Backward) -> Grads:
-    """Its blocks are what a convolution with one weight for each place of a block reads."""
+    """Its blocks are the windows of a convolution with one weight for each place of a block."""
     graph, X = call.graph, call.node.input[0]
     block = graph.value(call.node.input[2])
     if block is None:
@@ -155,7 +155,7 @@ def _columns_to_image(call: Backward) -> Grads:
 
 @rule("Resize")
 def _resize(call: Backward) -> Grads:
-    """One axis after the other: the resized unit matrix has the weights of an axis."""
+    """One axis after the other: the resized unit matrix holds the weights of an axis."""
     graph, node, attributes = call.graph, call.node, call.attributes
     policy = attributes.pop("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
