@@ -240,7 +240,7 @@ def initial_values(model: onnx.ModelProto, training: onnx.ModelProto) -> dict[st
             values[name] = numpy_helper.to_array(known[name])
         elif name != _STEP and not name.endswith(kept):
             raise ValueError(
-                f"initial_values: model has no parameter {name!r}, expected the trained model"
+                f"initial_values: model has no parameter {name!r}, expected every parameter of training"
             )
         else:
             tensor = inputs[name]
