@@ -1,7 +1,7 @@
 """xpgrad's kernels as differentiable functions of JAX arrays.
 
-On CPUs the recurrent ones run as compiled programs inside XLA's, with no Python at run time; where they do
-not, `why_plain` tells why.
+On CPUs kernels run as compiled programs inside XLA's, without Python at run time; if they do not, `why_plain`
+says why.
 """
 
 from xpgrad_jax._ffi import why_not as why_plain

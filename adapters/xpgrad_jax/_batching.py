@@ -1,4 +1,4 @@
-"""Rules for `jax.vmap`: what it maps over joins the kernels' own batch axis."""
+"""Rules for `jax.vmap`: the mapped axis joins the kernels' own batch axis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def map_forward(
     dims: Mapping[str, int | None],
     attributes: Attributes,
 ) -> Mapped:
-    """Map a kernel over `dims` of its operands: outputs, and where the mapped axis is in each.
+    """Map a kernel over `dims` of its operands; return outputs, and the place of each one's mapped axis.
 
     `run` calls the kernel with operands by name and attributes.
     """
@@ -40,9 +40,9 @@ def map_gradient(
     wrt: Sequence[str],
     per_sample: bool,
 ) -> Mapped:
-    """Map a gradient; of the parameters it is the kernel's per-sample gradient, summed over each batch.
+    """Map a gradient; for parameters, sum the kernel's per-sample gradients over each batch.
 
-    `run` calls the gradient with arrays and attributes, and is told whether that is to be per sample.
+    `run` calls the gradient with arrays, attributes, and whether it is per sample.
     """
     call = MappedCall(jnp, kernel, arrays, dims, attributes)
     if call.is_separate(wrt):
@@ -51,7 +51,7 @@ def map_gradient(
 
 
 def _one_by_one(run: Callable[[Arrays], Sequence[Any]], call: MappedCall) -> Mapped:
-    """Run slice by slice, as one loop of XLA's."""
+    """Run slice by slice, in one loop of XLA's."""
 
     def one(slices: dict[str, Any]) -> list[Any]:
         return list(run({name: slices.get(name, x) for name, x in call.arrays.items()}))

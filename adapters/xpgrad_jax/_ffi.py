@@ -21,15 +21,14 @@ Key = tuple[int, int]
 
 
 class Registry:
-    """The programs of this process by what they compute, where compiled code finds them.
+    """This process' programs by their content, in a table that compiled code reads.
 
-    XLA keeps executables in files, which other processes run: so an executable names a program by its key,
-    the digest of its description, and never by where it is. Programs are kept for good.
+    XLA keeps executables in files, which other processes run. So an executable names a program by its key,
+    the digest of its description, and never by its address. Programs are never freed.
 
-    The table has open addressing and rows of four words: the key's two, the program's address (0: nothing
-    stands here, and nothing behind it) and one that is not used. Its first row holds the mask of row numbers
-    alone. Rows never change once they are written, and a table that has become too small stays where it is
-    for whoever reads it at that moment.
+    The table has open addressing and rows of four words: the key's two, the program's address (0 ends a
+    search) and an unused one. Its first row holds only the mask of row numbers. Written rows never change,
+    and a table that is too small stays in memory for threads that still read it.
     """
 
     def __init__(self) -> None:
@@ -37,14 +36,14 @@ class Registry:
         self._known: dict[Key, ForeignProgram] = {}
         self._tables: list[np.ndarray] = []
         self.words = np.zeros(2, dtype=np.int64)
-        """What compiled code knows by its symbol: the table's address, and that of `schedule`."""
+        """The words that compiled code finds by a symbol: the addresses of the table and of `schedule`."""
         self._build(64)
 
     def __len__(self) -> int:
         return len(self._known)
 
     def add(self, description: str, program: ForeignProgram) -> Key:
-        """Keep a program; its key, made of the text that describes what it computes."""
+        """Keep a program, and return its key: the digest of its description."""
         digest = np.frombuffer(hashlib.blake2b(description.encode(), digest_size=16).digest(), ">i8")
         key = int(digest[0]), int(digest[1])
         with self._lock:
@@ -58,7 +57,7 @@ class Registry:
         return key
 
     def findings(self) -> list[str]:
-        """What a guard found in any of them."""
+        """The guard's findings in any program."""
         return [found for program in [*self._known.values()] if (found := program.finding())]
 
     def _build(self, rows: int) -> None:
@@ -76,17 +75,17 @@ class Registry:
             place += 1
         row = table[1 + (place & mask)]
         row[:2] = key
-        row[2] = self._known[key].address  # last: with it the row counts
+        row[2] = self._known[key].address  # written last: it makes the row valid
 
 
 @functools.cache
 def registry() -> Registry:
-    """That of this process."""
+    """The registry of this process."""
     return Registry()
 
 
 def why_not() -> str | None:
-    """Why programs cannot run in XLA's own calls now; None where they can; XLA then knows them."""
+    """Why programs cannot run in XLA's calls now; None if they can, and are registered."""
     return _why_not_registered() if jit_enabled() else "llvmlite is not there, or XPGRAD_JIT is 0"
 
 
@@ -94,7 +93,7 @@ def why_not() -> str | None:
 def _why_not_registered() -> str | None:
     try:
         _register()
-    except Exception as error:  # whatever another version of llvmlite, XLA or the system says
+    except Exception as error:  # any error of another version of llvmlite, XLA or the system
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -130,6 +129,6 @@ def run(frame):
 
 
 def call(key: Key, arrays: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct]) -> list[Any]:
-    """The results of the program of that key, as one call of XLA's."""
+    """The results of the program with this key, as one call of XLA's."""
     function = jax.ffi.ffi_call(TARGET, list(results), vmap_method="sequential")
     return list(function(*arrays, key0=np.int64(key[0]), key1=np.int64(key[1])))

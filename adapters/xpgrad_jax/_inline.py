@@ -1,7 +1,7 @@
-"""Kernels of whole arrays inside XLA's programs: what their loops compute is one call, the rest is XLA's.
+"""Kernels of whole arrays inside XLA's programs: each of their loops is one call, the rest is XLA's.
 
-Formulas over elements and rows, and the sums of convolutions, are compiled programs; what surrounds them
-(reshaping, the mean of a loss) are operations of XLA's, which it fuses with others.
+Formulas over elements and rows, and the sums of convolutions, are compiled programs. The rest (reshaping, the
+mean of a loss) are XLA's operations, which it fuses with others.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from xpgrad_jax._partitioning import Axes, Labels, Shape
 from xpgrad_jax._scan import ScanEngine, inlined
 
 foreign_machine = ForeignMachine()
-"""Writes down programs for XLA."""
+"""Records programs for XLA."""
 
 
 @contextmanager
 def inlining() -> Iterator[None]:
-    """Within, kernels on arrays of JAX's are what they are inside an executable for CPUs."""
+    """Context in which kernels on JAX's arrays are lowered for a CPU's executable."""
     token = inlined.set(ProgramEngine if _ffi.why_not() is None else None)
     try:
         yield
@@ -38,7 +38,7 @@ def inlining() -> Iterator[None]:
 
 
 class ProgramEngine(ScanEngine):
-    """JAX's own operations, but formulas over arrays are calls of programs; nothing here has a gradient."""
+    """JAX's own operations, with formulas over arrays as calls of programs; nothing here has a gradient."""
 
     def elementwise(
         self, formula: Formula, inputs: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
@@ -55,7 +55,7 @@ class ProgramEngine(ScanEngine):
     def over_rows(
         self, formula: RowFormula, operands: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
     ) -> tuple:
-        """See StandardEngine; rows that are not contiguous are made so by XLA."""
+        """See StandardEngine; XLA makes rows contiguous."""
         A, n, B = operands[0].shape
         arrays: list[Any] = []
         for name, x in zip(formula.operands, operands, strict=True):
@@ -84,26 +84,26 @@ class ProgramEngine(ScanEngine):
 
 
 class _Whole:
-    """Writes a sum of convolutions down."""
+    """Records a sum of convolutions."""
 
     def __init__(self, compute: Callable[..., Any], key: tuple[Any, ...]) -> None:
         self._compute, self._key = compute, key
 
     def description(self) -> str:
-        """What it computes, in any process."""
+        """Text that identifies the computation in any process."""
         return str(self._key)
 
     def labels(self, shape: Shape, result: Shape) -> Labels:
-        """Of an array's axes those that may be split: none, the whole kernel is split."""
+        """The axes of an array that may be split: none, because the whole kernel is split."""
         return (None,) * len(shape)
 
     def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The result, written down."""
+        """The recorded result."""
         return [self._compute(recorder, *arrays)]
 
 
 class _Elements:
-    """Writes an elementwise formula down."""
+    """Records an elementwise formula."""
 
     method = "elementwise"
 
@@ -111,35 +111,35 @@ class _Elements:
         self._formula, self._numbers = formula, numbers
 
     def description(self) -> str:
-        """What it computes, in any process."""
+        """Text that identifies the computation in any process."""
         numbers = [float(number).hex() for number in self._numbers]
         return f"{self.method} {_described(self._formula)} {numbers}"
 
     def labels(self, shape: Shape, result: Shape) -> Labels:
-        """Of an array's axes those that may be split: all that are not broadcast."""
+        """The axes of an array that may be split: all that are not broadcast."""
         return tuple(f"axis{k}" if shape == result else None for k in range(len(shape)))
 
     def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The results, written down."""
+        """The recorded results."""
         return [recorder.elementwise(self._formula, arrays, self._numbers)]
 
 
 class _RowFormulaWriter(_Elements):
-    """Writes a row formula down."""
+    """Records a row formula."""
 
     method = "over_rows"
 
     def labels(self, shape: Shape, result: Shape) -> Labels:
-        """Of an array's axes those that may be split: the rows."""
+        """The axes of an array that may be split: the rows."""
         return ("row" if shape[0] == result[0] else None, None, None)
 
     def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The results, written down."""
+        """The recorded results."""
         return list(recorder.over_rows(self._formula, arrays, self._numbers))
 
 
 def _described(part: Any) -> str:
-    """A formula, its functions and constants, as text that tells it from others."""
+    """A unique text for a formula with its functions and constants."""
     if callable(part) and hasattr(part, "__qualname__"):
         return f"{part.__module__}.{part.__qualname__}"
     if isinstance(part, dict):
@@ -155,7 +155,7 @@ def _described(part: Any) -> str:
 
 
 def _run(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any] | None:
-    """The results of some work as one call of a program; None where it has none."""
+    """The results of some work as one call of a program; None if it has no program."""
     given = [x for x in arrays if x is not None]
     if given[0].dtype not in (jnp.float32, jnp.float64) or any(0 in x.shape for x in given):
         return None
@@ -181,7 +181,7 @@ def _axes(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> Axes | N
 
 
 def _call(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
-    """The results of some work on all of the arrays, for which it has a program."""
+    """The results of some work on whole arrays, for which it has a program."""
     key, given = _key_of(work, arrays), [x for x in arrays if x is not None]
     if key is None:
         raise CannotRecordError(f"no program for shapes {[x.shape for x in given]}")
@@ -196,7 +196,7 @@ _keys: dict[str, _ffi.Key | None] = {}
 
 
 def _key(work: Any, forms: Sequence[tuple | None]) -> _ffi.Key | None:
-    """The key of the program of some work on arrays of these shapes and dtypes; None where it has none."""
+    """The key of the program of some work on arrays of these shapes and dtypes; None without a program."""
     text = f"{xpgrad.__version__} {work.description()} {forms} {foreign_machine.team.size()}"
     if text not in _keys:
 

@@ -1,4 +1,4 @@
-"""What JAX has to know of a kernel of xpgrad and of its gradient: one description for all of its uses."""
+"""Description of a kernel and its gradient for JAX, the same for all uses."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from xpgrad._operators.kernel_description import KernelDescription
 
 
 class Attributes(dict[str, Any]):
-    """Attributes by name, as a part of keys, so nobody changes them. They are equal if their texts are.
+    """Attributes by name, as an immutable part of keys. They are equal if their texts are.
 
-    1, 1.0 and True are equal, and not all of them are allowed; 0.0 equals -0.0, NaN is not equal to itself.
+    As values 1, 1.0 and True would be equal although not all are allowed; 0.0 would equal -0.0, and NaN not
+    itself.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -33,10 +34,10 @@ class Attributes(dict[str, Any]):
 
 
 _FACTORS = {"conv": ("X", "W"), "conv_transpose": ("X", "W")}
-"""Of kernels that are sums of products: the operands in each of which they are linear, the others fixed."""
+"""For kernels that are sums of products: the operands in each of which they are linear."""
 
 AS_SAVED = "as_saved"
-"""A gradient's attribute: its saved arrays are a caller's own, and a function of nothing else."""
+"""A gradient's attribute: its saved arrays are the caller's, and do not depend on other arrays."""
 
 
 class JaxKernel(KernelDescription):
@@ -45,7 +46,7 @@ class JaxKernel(KernelDescription):
     def __init__(self, name: str, **described: Any) -> None:
         super().__init__(name, **described)
         self.key = name
-        """What tells it from all other kernels, in any process."""
+        """Text that identifies the kernel in any process."""
         if (cell := described.get("cell")) is not None:
             self.key = f"cell_{name}_{cell.digest}"
             self.result, self.gradient_result = cell.results
@@ -53,9 +54,9 @@ class JaxKernel(KernelDescription):
         if self.keeps_products or "gate_order" in self.attributes:
             self.call = functools.partial(run_foreign, self.call, keep_products=self.keeps_products)
         self.is_recurrent = not {"R", "sequence_lens"}.isdisjoint(self.operands)
-        """Whether all of it is written down as one program; others have programs for their loops."""
+        """Whether the whole kernel is one program; other kernels have programs for their loops."""
         self.factors = _FACTORS.get(name, ())
-        """Operands in each of which the kernel is linear while the others are fixed."""
+        """Operands in each of which the kernel is linear, for fixed others."""
 
     def __repr__(self) -> str:
         return self.key
@@ -63,14 +64,14 @@ class JaxKernel(KernelDescription):
     # --- running it on the engine of the moment
 
     def forward(self, arrays: Mapping[str, Any], attributes: Attributes) -> tuple[Any, ...]:
-        """Run the kernel; all of its outputs."""
+        """Run the kernel; return all outputs."""
         outputs = self.call(**arrays, **self.own(attributes))
         return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
     def gradient(
         self, arrays: Mapping[str, Any], wrt: Sequence[str], attributes: Attributes, per_sample: bool
     ) -> tuple[Any, ...]:
-        """Run the gradient; what is asked for, in the order of `wrt`."""
+        """Run the gradient; return the wanted gradients, in the order of `wrt`."""
         function, options = self.gradient_call(wrt, attributes, per_sample)
         named = dict(zip(self.arguments_of(tuple(arrays)), arrays.values(), strict=True))
         results = self.by_operand(function(**named, **options))
@@ -79,7 +80,7 @@ class JaxKernel(KernelDescription):
     def gradient_call(
         self, wrt: Sequence[str], attributes: Attributes, per_sample: bool
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the gradient and what it takes beside arrays."""
+        """Return the gradient and its arguments besides arrays."""
         options = self.gradient_options(wrt, attributes, per_sample)
         options.pop(AS_SAVED, None)
         return self._gradient, options
@@ -101,10 +102,10 @@ class JaxKernel(KernelDescription):
     def plain_gradient(
         self, arrays: Mapping[str, Any], wrt: Sequence[str], attributes: Attributes, per_sample: bool
     ) -> tuple[Any, ...]:
-        """The gradient as JAX's own operations, of operands and cotangents alone.
+        """The gradient as JAX's own operations, of operands and cotangents only.
 
-        Saved arrays are made anew: so they are what they are, functions of the operands, to whoever follows;
-        unless the attributes say that they are operands themselves.
+        Saved arrays are computed again, so for JAX they are functions of the operands; unless the attributes
+        say that they are operands themselves.
         """
 
         def run(given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -124,12 +125,12 @@ class JaxKernel(KernelDescription):
         return tuple(g.sum(axis=0) if axis is None else g for g, axis in zip(made, axes, strict=True))
 
     def _samples_are_open(self, arrays: Mapping[str, Any], attributes: Attributes) -> bool:
-        """Whether nobody knows the size of a recurrent kernel's batch yet: its rows cannot be laid out then.
+        """Whether the batch size of a recurrent kernel is symbolic, so its rows cannot be laid out.
 
         Raises
         ------
         ValueError
-            If another size is open.
+            If another size is symbolic.
         """
         if not self.is_recurrent:
             return False
@@ -149,9 +150,9 @@ class JaxKernel(KernelDescription):
         out_axes: Sequence[int | None],
         attributes: Attributes,
     ) -> list[Any]:
-        """Run on batches of one sample, mapped by JAX. The results' batch axes are given.
+        """Run on batches of one sample, mapped by JAX, for given batch axes of the results.
 
-        A result without one gets an axis for the samples in front.
+        A result without a batch axis gets an axis for the samples in front.
         """
         axes = {name: self.batch_axis(name, attributes) for name in arrays}
 
@@ -164,17 +165,18 @@ class JaxKernel(KernelDescription):
 
 
 def _with_axis(x: Any, axis: int | None) -> Any:
-    """The array with one more axis, of size 1; as it is for None."""
+    """The array with one more axis, of size 1; unchanged for None."""
     return x if axis is None else jnp.expand_dims(x, axis)
 
 
 def as_attributes(operator: str, values: Mapping[str, Any]) -> Attributes:
-    """Attributes as a part of keys: lists become tuples, and arrays of one number that number.
+    """Attributes as a part of keys: lists become tuples, and arrays of one number become this number.
 
     Raises
     ------
     TypeError
-        For a number that is traced, for an array of several numbers, and for what is no part of a key.
+        For a traced number, for an array of several numbers, and for other values that cannot be part of a
+        key.
     """
     return Attributes({name: _frozen(operator, name, value) for name, value in values.items()})
 
@@ -200,12 +202,12 @@ def _frozen(operator: str, name: str, value: Any) -> Any:
 
 
 def as_array(operator: str, name: str, operand: Any) -> jax.Array:
-    """An operand as an array of JAX's; what NumPy has becomes one as `jax.numpy.asarray` makes it.
+    """An operand as a JAX array; NumPy's arrays are converted by `jax.numpy.asarray`.
 
     Raises
     ------
     TypeError
-        Where it is neither JAX's nor NumPy's.
+        If it is neither JAX's nor NumPy's.
     """
     if isinstance(operand, jax.Array):
         return operand

@@ -1,8 +1,8 @@
-"""How XLA splits a call over devices: each of them runs the kernel on its own part of the batch.
+"""How XLA splits a call over devices: each device runs the kernel on its part of the batch.
 
 `xpgrad._operators.axes` names the axes of all arrays. Samples do not depend on one another, so their axis may
 be split, and so may the output channels of a convolution without groups. The gradient of an array without
-that axis is the sum over the parts, and so over the devices.
+this axis is summed over the devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xpgrad._operators.kernel_description import OPEN
 from xpgrad_jax._kernel import Attributes, JaxKernel
 
 Labels = tuple[str | None, ...]
-"""The axes of an array: those with a label may be split, alike in all arrays; None is for others."""
+"""The labels of an array's axes: axes with a label may be split, equally in all arrays; others have None."""
 Shape = tuple[int, ...]
 
 
@@ -50,11 +50,11 @@ def axes_of_call(
     Parameters
     ----------
     kernel : JaxKernel
-        What is called.
+        The kernel.
     attributes : Attributes
-        Those of the call.
+        The call's attributes.
     operands, results : sequence of (str, tuple of int)
-        Names as the kernel has them, and shapes; gradients and tangents have their operand's name.
+        The kernel's names, and shapes; gradients and tangents have their operand's name.
     per_sample : bool
         Whether gradients of parameters have an axis for the samples in front.
     """
@@ -70,7 +70,7 @@ def axes_of_call(
 
 
 def agreeing(axes: Axes, shapes: Sequence[Shape]) -> Axes | None:
-    """The same without labels that stand for different sizes, or for one; None if no label is left."""
+    """Remove labels of different sizes, and of size 1; None if no label is left."""
     sizes: dict[str, set[int]] = {}
     for labels, shape in zip((*axes.operands, *axes.results), shapes, strict=True):
         for label, size in zip(labels, shape, strict=True):
@@ -83,7 +83,7 @@ def agreeing(axes: Axes, shapes: Sequence[Shape]) -> Axes | None:
 
 
 def shapes_of_results(axes: Axes, parts: Sequence[Shape], whole: Sequence[Shape]) -> list[Shape]:
-    """The shapes of the results for parts of the operands, from those for whole ones."""
+    """The shapes of the results for parts of the operands, from the shapes for whole operands."""
     sizes: dict[str | None, int] = {}
     for labels, shape in zip(axes.operands, parts, strict=True):
         sizes |= zip(labels, shape, strict=True)
@@ -94,7 +94,7 @@ def shapes_of_results(axes: Axes, parts: Sequence[Shape], whole: Sequence[Shape]
 
 
 def _labels(kernel: JaxKernel, name: str, shape: Shape, leader: Shape, attributes: Attributes) -> Labels:
-    """The labels of an array's axes; one without an entry is broadcast to the leading operand's shape."""
+    """The labels of an array's axes; an array without an entry is broadcast to the leading operand."""
     if name not in kernel.shapes:
         own = _labels(kernel, "X", leader, leader, attributes)
         ends = zip(reversed(own), reversed(leader), reversed(shape), strict=False)
@@ -120,11 +120,11 @@ def _along(attributes: Mapping[str, Any], rank: int) -> range:
     return range(axis, rank if attributes.get("flatten") else axis + 1)
 
 
-# --- types in which the user says how arrays are split
+# --- types that say how the user splits arrays
 
 
 def varying(form: Any) -> frozenset[Any]:
-    """The axes of a mesh over which an array varies, where this version of JAX tells."""
+    """The mesh axes over which an array varies, if this version of JAX has them."""
     return getattr(getattr(form, "manual_axis_type", None), "varying", frozenset())
 
 
@@ -134,7 +134,7 @@ def has_explicit_axes(form: Any) -> bool:
 
 
 def typed(results: Sequence[Any], operands: Sequence[Any], axes: Axes | None) -> list[Any]:
-    """The types of results where those of operands say how they are split."""
+    """The types of results, if the operands' types say how they are split."""
     mesh = next(x.sharding.mesh for x in operands if has_explicit_axes(x))
     if axes is None:
         axes = Axes(*(tuple((None,) * len(x.shape) for x in part) for part in (operands, results)))
@@ -157,17 +157,17 @@ _splitting_among: ContextVar[tuple[Any, ...]] = ContextVar("xpgrad_jax_splitting
 
 
 def is_splitting() -> bool:
-    """Whether what is lowered at the moment is for several devices, among which XLA splits it."""
+    """Whether the current lowering is for several devices, among which XLA splits the call."""
     return bool(_splitting_among.get())
 
 
 @contextmanager
 def splitting(context: Any) -> Iterator[Any]:
-    """Within, `is_splitting` answers for this context of a lowering rule; yields the context to lower in.
+    """Set `is_splitting` for this context of a lowering rule, and yield the context for lowering.
 
-    JAX lowers without naming devices, and the partitioners only count them: so any devices stand for them.
-    Exported text must not hold rules, which are functions of this process. In a `shard_map` arrays are parts
-    already.
+    JAX lowers without naming devices, and the partitioners only count them, so any devices can represent
+    them. Exported text must not contain rules, which are functions of this process. In a `shard_map` arrays
+    are already parts.
     """
     module = context.module_context
     axes = module.axis_context
@@ -183,7 +183,7 @@ def splitting(context: Any) -> Iterator[Any]:
     token = _splitting_among.set(devices)
     try:
         if any(map(has_explicit_axes, context.avals_in)):
-            # within a kernel JAX asks for no sharding that it cannot infer; the call has types already
+            # within a kernel JAX must not ask for shardings that it cannot infer; the call already has types
             untyped = [jax.core.ShapedArray(x.shape, x.dtype) for x in context.avals_in]
             with jax.sharding.use_abstract_mesh(_NO_MESH):
                 yield context.replace(avals_in=untyped)
@@ -194,7 +194,7 @@ def splitting(context: Any) -> Iterator[Any]:
 
 
 def _devices_of(platform: str) -> list[Any]:
-    """The devices of a platform; none where it is another machine's, for which JAX lowers."""
+    """The devices of a platform; none if JAX lowers for another machine."""
     try:
         return jax.devices(platform)
     except RuntimeError:
@@ -202,16 +202,16 @@ def _devices_of(platform: str) -> list[Any]:
 
 
 def split(run: Callable[..., Sequence[Any]], what: str, axes: Axes, *arrays: Any) -> list[Any]:
-    """What `run` returns for arrays that XLA may split.
+    """The results of `run` for arrays that XLA may split.
 
     Parameters
     ----------
     run : callable
         Takes arrays, or their parts, and returns the results, or their parts and terms of sums.
     what : str
-        What it computes. Executables in JAX's cache are told apart by it.
+        The description of the computation, which distinguishes executables in JAX's cache.
     axes : Axes
-        Which axes may be split.
+        The axes that may be split.
     *arrays : array
         The arrays.
     """
@@ -229,28 +229,28 @@ def split(run: Callable[..., Sequence[Any]], what: str, axes: Axes, *arrays: Any
 
 
 _NO_MESH = AbstractMesh((), ())
-"""Parts have none, whatever the mesh of the caller's context."""
+"""Parts have no mesh, in any context of the caller."""
 
 
 class _Digit(NamedTuple):
-    """Which part a device has: a digit of the device's number, and for how many in a row it is the same."""
+    """A device's part: a digit of its number, and how many consecutive devices have the same digit."""
 
     stride: int
     values: int
 
 
 class _SplitRule:
-    """What XLA's partitioners ask about a call."""
+    """The answers to XLA's partitioners about a call."""
 
     def __init__(self, run: Callable[..., Sequence[Any]], axes: Axes, devices: tuple[Any, ...]) -> None:
         self._run, self._axes, self._devices = run, axes, devices
 
     def run(self, *arrays: Any) -> list[Any]:
-        """The results, or parts and terms of them, for arrays or parts."""
+        """The results for arrays, or for parts their parts and terms."""
         return list(self._run(*arrays))
 
     def text(self) -> str:
-        """For Shardy: every axis by name, those that are not split by names of their own."""
+        """For Shardy: every axis by name; axes that are not split have unique names."""
         names = map("own{}".format, itertools.count())
 
         def side(arrays: Sequence[Labels]) -> str:
@@ -259,12 +259,12 @@ class _SplitRule:
         return f"{side(self._axes.operands)} -> {side(self._axes.results)}"
 
     def shardings_of_results(self, _: Any, operands: Sequence[Any], results: Any) -> list[NamedSharding]:
-        """For GSPMD: how results are split, from operands."""
+        """For GSPMD: the results' shardings from the operands'."""
         mesh = self._mesh(self._axes.operands, operands)
         return [_sharding(mesh, labels) for labels in self._axes.results]
 
     def partition(self, _: Any, operands: Sequence[Any], results: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
-        """What each device computes, and how results and operands are split."""
+        """Each device's computation, and the shardings of results and operands."""
         mesh = self._mesh(self._axes.operands + self._axes.results, [*operands, *results])
         made, given = (
             [_sharding(mesh, own) for own in part] for part in (self._axes.results, self._axes.operands)
@@ -278,7 +278,7 @@ class _SplitRule:
         return mesh, run, made, tuple(given)
 
     def _mesh(self, axes: Sequence[Labels], arrays: Sequence[Any]) -> Mesh:
-        """The devices, with an axis for each label that is split, as in the first array where it is."""
+        """The devices, with an axis for each split label, as in the first array that splits it."""
         digits: dict[str, _Digit] = {}
         for labels, x in zip(axes, arrays, strict=True):
             for label, size, digit in zip(labels, x.shape, self._digits(x), strict=True):
@@ -294,7 +294,7 @@ class _SplitRule:
         return Mesh(np.asarray(self._devices).reshape(shape), names)
 
     def _digits(self, x: Any) -> list[_Digit | None]:
-        """How each axis of an array is split; None where it is not, or not by one digit."""
+        """How each axis of an array is split; None if it is not split, or not by one digit."""
         count = len(self._devices)
         if x.sharding is None:
             return [None] * len(x.shape)
@@ -304,7 +304,7 @@ class _SplitRule:
 
 
 def _digit(starts: Sequence[int]) -> _Digit | None:
-    """The digit of the numbers of devices that tells where each one's part starts."""
+    """The digit of the device numbers that determines the start of each device's part."""
     values = sorted({*starts})
     parts = [values.index(start) for start in starts]
     if len(values) < 2 or parts[0]:
@@ -314,7 +314,7 @@ def _digit(starts: Sequence[int]) -> _Digit | None:
 
 
 def _shape_of(devices: int, digits: Sequence[_Digit]) -> list[int] | None:
-    """The devices as an array, with an axis for each digit and for what is between; None if two overlap."""
+    """The devices as an array with axes for all digits, and between them; None if two digits overlap."""
     shape, left = [], devices
     for digit in sorted(digits, reverse=True):
         if left % (digit.stride * digit.values):
@@ -329,6 +329,6 @@ def _sharding(mesh: Mesh, labels: Labels) -> NamedSharding:
 
 
 def _summed(y: Any, mesh: Mesh, labels: Labels) -> Any:
-    """A result, summed over the devices that have parts of what it does not have itself."""
+    """A result, summed over the devices that split axes which the result lacks."""
     over = [name for name in mesh.axis_names if name not in labels and not name.startswith("between")]
     return jax.lax.psum(y, tuple(over)) if over else y

@@ -1,9 +1,9 @@
-"""Kernels as primitives of JAX: what each of its transformations makes of them.
+"""Kernels as primitives of JAX, with the rules of its transformations.
 
 Three primitives serve all kernels. `forward_p` is a kernel, `gradient_p` its gradient: on a CPU each is one
-call of a program where it has one, elsewhere JAX's own operations. `tangent_p` stands between them: it is the
-linear function of the operands' tangents that forward mode asks for, and its transpose is the gradient.
-Reverse mode transposes it and never runs it.
+call of its program, if it has one; otherwise JAX's own operations. `tangent_p` connects them: it is the
+linear function of the operands' tangents that forward mode needs, and its transpose is the gradient. Reverse
+mode transposes it and never runs it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HALF = ("float16", "bfloat16")
 
 
 def _x64() -> bool:
-    """Whether JAX has 64-bit numbers in this thread at the moment."""
+    """Whether 64-bit numbers are enabled in JAX for this thread now."""
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
@@ -50,10 +50,10 @@ tangent_p = _primitive("xpgrad_tangent")
 
 
 def _alike(arrays: Iterable[Any]) -> list[Any]:
-    """Arrays that all vary over the same axes of a mesh, as JAX's own operations make theirs.
+    """Make arrays vary over the same mesh axes, as JAX's own operations do.
 
-    In a `shard_map` that knows which arrays are the same on all devices, the gradient of such an array is
-    then the sum over the devices.
+    In a `shard_map` that knows which arrays are equal on all devices, the gradient of such an array is then
+    the sum over the devices.
     """
     given = list(arrays)
     axes = [varying(jax.typeof(x)) for x in given]
@@ -96,7 +96,7 @@ def _plain_gradient(
 def _plain_tangent(
     *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes
 ) -> list[Any]:
-    """Of operands, saved outputs and tangents: the operands alone tell all."""
+    """The tangents of the outputs, computed from the operands and their tangents only."""
     if attributes.get("peephole", "full") != "full":
         raise ValueError(
             f"{kernel.name}: peephole is 'truncated', expected 'full' in forward mode, which follows the "
@@ -123,7 +123,7 @@ def _program(
     options: Attributes,
     threads: int,
 ) -> _ffi.Key | None:
-    """The key of a kernel's or gradient's program for these shapes and dtypes, None where it has none."""
+    """The key of a kernel's or gradient's program for these shapes and dtypes; None without a program."""
     if any(0 in shape for shape, _ in forms):
         return None
     try:
@@ -142,7 +142,7 @@ def _native(
     arrays: Sequence[Any],
     results: Sequence[Any],
 ) -> list[Any] | None:
-    """The results as one call of a program, None where there is none."""
+    """The results as one call of a program; None without a program."""
     if _ffi.why_not() is not None:
         return None
     half = any(x.dtype.name in _HALF for x in arrays)
@@ -158,12 +158,15 @@ def _native(
 
 
 def _dtype_in_program(x: Any) -> np.dtype:
-    """Programs take integers, which are lengths, in 64 bits."""
+    """Programs take integers, which are lengths, as 64-bit numbers."""
     return np.dtype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else np.int64)
 
 
 def _as_program_takes(x: Any) -> Any:
-    """Lengths as 64-bit integers; where JAX has none, as their two halves. Negative ones count as 0."""
+    """Lengths as 64-bit integers, or as two halves if JAX has no 64-bit integers.
+
+    Negative lengths become 0.
+    """
     if jnp.issubdtype(x.dtype, jnp.floating):
         return x
     if _x64():
@@ -207,7 +210,7 @@ def _cpu_gradient(
 
 
 def _ordered(kernel: JaxKernel, wrt: Names, values: Sequence[Any]) -> list[Any]:
-    """Values that belong to `wrt` in the order in which the gradient returns them."""
+    """The values for `wrt`, in the gradient's order."""
     by_name = dict(zip(wrt, values, strict=True))
     return [by_name[name] for name in kernel.graded if name in by_name]
 
@@ -218,13 +221,13 @@ def _shapes_of(function: Callable[..., list[Any]], arrays: Sequence[Any], **para
     Raises
     ------
     ValueError
-        If these depend on a size that is symbolic.
+        If these depend on a symbolic size.
     """
     forms = tuple((tuple(x.shape), np.dtype(x.dtype)) for x in arrays)
     try:
         return _known_shapes(function, forms, tuple(params.items()), _x64())
     except Exception as error:
-        if not _is_open(arrays) or type(error) in (ValueError, TypeError):  # of ours
+        if not _is_open(arrays) or type(error) in (ValueError, TypeError):  # an error of ours
             raise
         kernel, shapes = params["kernel"], [tuple(x.shape) for x in arrays]
         given = ", ".join(f"{name} {shape}" for name, shape in zip(params["present"], shapes, strict=False))
@@ -277,7 +280,7 @@ Way = Callable[..., list[Any]]
 def _abstract_tangent(
     *avals: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes
 ) -> list[Any]:
-    """A tangent has its output's form. Reverse mode asks for no more, so a form is never refused."""
+    """A tangent has its output's form. Reverse mode needs only this, so no form is refused here."""
     return [y.to_tangent_aval() for y in _abstract(forward_p, _plain_forward)(
         *avals[: len(present)], kernel=kernel, present=present, attributes=attributes
     )]  # fmt: skip
@@ -291,7 +294,7 @@ def _register(primitive: Primitive, plain: Way, native: Way, abstract: Way) -> N
 
 
 def _lowering(primitive: Primitive, way: Way) -> Callable[..., Any]:
-    """The rule that lowers a primitive; for several devices each does the same with its part."""
+    """The rule that lowers a primitive; each of several devices computes the same with its part."""
 
     def rule(context: Any, *values: Any, **params: Any) -> Any:
         run = functools.partial(way, **params)
@@ -374,7 +377,7 @@ def _tangent_transpose(
         taken = {name: named[name] for name in (*kernel.taken, *kernel.saved) if name in named}
         taken |= {cotangent_of[name]: c for name, c in given.items()}
         return unknown + gradient(kernel, taken, wrt, attributes)
-    # of outputs or operands for which the kernel has no gradient
+    # of outputs or operands without a gradient in the kernel
     operands = {name: named[name] for name in present}
 
     def function(*values: Any) -> list[Any]:
@@ -389,7 +392,7 @@ def _tangent_transpose(
 def _forward_transpose(
     cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, attributes: Attributes
 ) -> list[Any]:
-    """Of a sum of products, which is linear in one factor: the gradient by that."""
+    """The transpose of a sum of products by a factor in which it is linear: the gradient by this factor."""
     wrt = tuple(name for name, x in zip(present, arrays, strict=True) if ad.is_undefined_primal(x))
     _check_linear(kernel, wrt, present)
     if _is_zero(cotangents[0]):
@@ -402,12 +405,12 @@ def _forward_transpose(
 
 
 def _known(x: Any) -> Any:
-    """An operand; for one that is asked for, whose numbers do not matter, zeros."""
+    """An operand; zeros for an operand of the transpose, whose values do not matter."""
     return jnp.zeros(x.aval.shape, x.aval.dtype) if ad.is_undefined_primal(x) else x
 
 
 def _check_linear(kernel: JaxKernel, wrt: Names, present: Names) -> None:
-    """Whether a kernel is linear in these operands together, while the others are fixed."""
+    """Check that a kernel is linear in these operands together, for fixed others."""
     asked = ", ".join(wrt)
     if not kernel.factors:
         raise ValueError(
@@ -426,7 +429,7 @@ def _check_linear(kernel: JaxKernel, wrt: Names, present: Names) -> None:
 def _gradient_transpose(
     cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, **params: Any
 ) -> list[Any]:
-    """By the gradient's own cotangents, in which it is linear: the tangents, by JAX's own operations."""
+    """The transpose of a gradient by its cotangents: the tangents, by JAX's own operations."""
     asked = [k for k, x in enumerate(arrays) if ad.is_undefined_primal(x)]
     names = [present[k] for k in asked]
     if not {*names} <= {*kernel.cotangents}:
@@ -441,7 +444,7 @@ def _gradient_transpose(
             given[k] = value
         return _plain_gradient(*given, kernel=kernel, present=present, wrt=wrt, **params)
 
-    # a kernel may leave out what a zero would multiply, so not at zeros; elsewhere the slope is the same
+    # not at zeros, because a kernel may omit products with zero; elsewhere the slope is the same
     ones = [jnp.ones(arrays[k].aval.shape, arrays[k].aval.dtype) for k in asked]
     made = jax.vjp(function, *ones)[1]([ad.instantiate_zeros(c) for c in cotangents])
     by_place = dict(zip(asked, made, strict=True))
@@ -449,7 +452,7 @@ def _gradient_transpose(
 
 
 def _plain_jvp(primitive: Primitive, plain: Callable[..., list[Any]]) -> Callable[..., tuple[list, list]]:
-    """The rule of a primitive whose tangents are those of JAX's own operations."""
+    """The rule of a primitive that takes its tangents from JAX's own operations."""
 
     def rule(arrays: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list, list]:
         moving = [k for k, t in enumerate(tangents) if not _is_zero(t)]

@@ -1,4 +1,4 @@
-"""The standard's engine for JAX: its time loop is one ``lax.scan``, whose graph does not grow with T."""
+"""The standard engine for JAX: its time loop is one ``lax.scan``, whose graph does not grow with T."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from xpgrad.engine import Elementwise, Operand, Product, Span, StandardEngine
 from xpgrad.engine.compiled.records import positions
 
 inlined: ContextVar[Callable[[], StandardEngine] | None] = ContextVar("xpgrad_jax_inlined", default=None)
-"""What makes the engine of the standard while a kernel is lowered for XLA, where it is another one."""
+"""Makes the standard engine while a kernel is lowered for XLA, if it is another class."""
 _SPAN = positions(Span)
 
 
 class ScanEngine(StandardEngine):
-    """Pure array API like the standard engine, but steps with as many rows each run as one ``lax.scan``.
+    """Pure array API like the standard engine, but steps with equal numbers of rows run as one ``lax.scan``.
 
     Steps with different numbers of rows run one by one.
     """
@@ -45,7 +45,7 @@ class ScanEngine(StandardEngine):
         return _ScanColumns(rows, start, stop)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
-        """See StandardEngine; of MaskedSteps only some rows change, or find what was before."""
+        """See StandardEngine; in MaskedSteps only some rows change, or read the previous rows."""
         if not len(steps):
             return
         valid, fresh = getattr(steps, "valid", None), getattr(steps, "fresh", None)
@@ -68,9 +68,9 @@ class ScanEngine(StandardEngine):
 
 
 class _ScanRows:
-    """Rows of an array, where there is one, those that were written replaced by what was written.
+    """Rows of an array, if it exists, with written rows replaced.
 
-    Within a step of a loop it holds nothing but the rows that the step touches, by the first one's number.
+    Within a step of a loop it holds only the rows that the step touches, by the number of the first row.
     """
 
     def __init__(self, width: int, like: Any, array: Any) -> None:
@@ -109,7 +109,7 @@ class _ScanRows:
 
 
 class _ScanColumns:
-    """Some columns of other rows, to read."""
+    """Some columns of another row buffer, for reading."""
 
     def __init__(self, rows: _ScanRows, start: int, stop: int) -> None:
         self.rows, self._start, self._stop = rows, start, stop
@@ -124,9 +124,9 @@ class _ScanAccess:
     Attributes
     ----------
     reads : list of str
-        Which rows they read, as operands say it, that were not written before in the same step.
+        Rows that a step reads before it writes them, in the operands' terms.
     writes : set of str
-        Which rows they write.
+        Rows that a step writes.
     """
 
     def __init__(self, rows: _ScanRows) -> None:
@@ -161,12 +161,12 @@ def _accesses(stages: Sequence[Elementwise | Product]) -> list[_ScanAccess]:
 
 
 def _first_rows(at: str, steps: np.ndarray) -> np.ndarray:
-    """The first row that an operand stands for, step by step."""
+    """The first row of an operand, for each step."""
     return steps[:, getattr(_SPAN, at)] if at in Span._fields else np.zeros(len(steps), dtype=np.int64)
 
 
 def _are_alike(steps: np.ndarray, accesses: Sequence[_ScanAccess]) -> bool:
-    """Whether all steps have equal row counts and strides, and read written rows of the step before only."""
+    """Whether all steps have equal row counts and strides, and read only the previous step's written rows."""
     count = steps[0, _SPAN.rows]
     if not count or (steps[:, _SPAN.rows] != count).any():
         return False
@@ -187,15 +187,15 @@ def _are_alike(steps: np.ndarray, accesses: Sequence[_ScanAccess]) -> bool:
 
 
 class _ScanLoop:
-    """What the steps of a loop take as slices, carry from one to the next, and give.
+    """The input slices, carried rows and results of a loop's steps.
 
-    Rows that every step rewrites are carried, and so is what the step before wrote into rows of its own;
-    other rows come as slices, one a step, and what is written to rows of a step's own goes out stacked.
+    Rows that every step rewrites are carried; so are the rows that the previous step wrote into its own rows.
+    Other rows are slices, one for each step. Rows that a step writes into its own rows are stacked results.
     """
 
     def __init__(self, accesses: Sequence[_ScanAccess], steps: np.ndarray) -> None:
         self._steps, self._count = steps, int(steps[0, _SPAN.rows])
-        # which row is read, and which is for the next step
+        # the row that is read, and the row for the next step
         self._carried: list[tuple[_ScanRows, int, int]] = []
         self._slices: list[tuple[_ScanRows, str]] = []
         self._stacked: list[tuple[_ScanRows, str]] = []
@@ -217,11 +217,11 @@ class _ScanLoop:
                 self._stacked.append((rows, written))
 
     def _label(self, at: str) -> int:
-        """By which number of a row a step knows what it touches: that of the first step."""
+        """The row number by which a step knows its rows: the first step's number."""
         return int(_first_rows(at, self._steps)[0])
 
     def carried(self) -> tuple:
-        """What the first step finds."""
+        """The carried rows before the first step."""
         return tuple(rows.read(read, self._count) for rows, read, _ in self._carried)
 
     def slices(self) -> tuple:
@@ -234,7 +234,7 @@ class _ScanLoop:
         return jnp.flip(array, axis=0) if firsts[-1] < firsts[0] else array
 
     def without_before(self, carried: tuple, slices: tuple, fresh: Any) -> tuple[tuple, tuple]:
-        """The same with zeros for the states before the step, in rows that a piece begins with."""
+        """The rows with zeros for the states before the step, where a piece begins."""
         if fresh is None:
             return carried, slices
         states = [read != written for _, read, written in self._carried]
@@ -243,7 +243,7 @@ class _ScanLoop:
 
     @contextlib.contextmanager
     def at_step(self, carried: tuple, slices: tuple) -> Iterator[None]:
-        """The buffers hold what a step finds, and take what it writes."""
+        """Make the buffers hold the rows that a step reads, and take the rows that it writes."""
         touched = [
             *(rows for rows, _ in self._fixed),
             *(rows for rows, _, _ in self._carried),
@@ -264,9 +264,9 @@ class _ScanLoop:
                 rows.step = None
 
     def results(self, before: tuple, valid: Any, fresh: Any = None) -> tuple[tuple, tuple]:
-        """What a step leaves for the next one, and what it gives; rows that are not valid keep what was.
+        """The carried rows after a step, and its results; invalid rows keep their old values.
 
-        Backwards, the rows that a piece begins with leave no cotangent: it is that of the zeros before.
+        Backwards, rows where a piece begins carry no cotangent: it would belong to the zeros before them.
         """
         carried = tuple(_of(rows)[written] for rows, _, written in self._carried)
         stacked = tuple(_of(rows)[self._label(at)] for rows, at in self._stacked)
@@ -278,7 +278,7 @@ class _ScanLoop:
         return kept, tuple(jnp.where(valid, new, jnp.zeros_like(new)) for new in stacked)
 
     def finish(self, carried: tuple, stacked: tuple) -> None:
-        """Put what the loop wrote where it belongs."""
+        """Store the loop's results in the buffers."""
         for (rows, read, written), value in zip(self._carried, carried, strict=True):
             if read == written:
                 rows.write(0, value)
@@ -289,7 +289,7 @@ class _ScanLoop:
 
 
 def _cleared(values: Sequence[Any], which: Sequence[bool], rows: Any) -> tuple:
-    """Zeros in some rows of some values."""
+    """Set some rows of some values to zero."""
     pairs = zip(values, which, strict=True)
     return tuple(jnp.where(rows, jnp.zeros_like(x), x) if clear else x for x, clear in pairs)
 

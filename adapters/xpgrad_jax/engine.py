@@ -19,14 +19,14 @@ from xpgrad_jax._scan import ScanEngine, inlined
 class JaxEngine(NumpyEngine):
     """Kernels run on NumPy views of the arrays; under a trace, and on other devices, on the `ScanEngine`.
 
-    Recurrent ones are the programs of `xpgrad_jax` under a trace, where these run.
+    Under a trace, recurrent kernels are the programs of `xpgrad_jax`, if these run.
     """
 
     name = "jax"
     array_types: tuple[type, ...] = ()
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
-        """See `Adapter`: whether the arrays are there, on a CPU."""
+        """See `Adapter`: whether the arrays have values, on a CPU."""
         return array_api_compat.is_jax_namespace(xp) and all(_is_here(array) for array in arrays)
 
     def is_traced(self, array: Any) -> bool:
@@ -36,7 +36,7 @@ class JaxEngine(NumpyEngine):
     def traced_kernel(
         self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any], kernel: Any
     ) -> Any:
-        """See `Adapter`: as `xpgrad_jax` does it, where programs run."""
+        """See `Adapter`: as in `xpgrad_jax`, if programs run."""
         if why_not() is not None:
             return None
         from xpgrad_jax.functional import traced_call
@@ -55,7 +55,7 @@ class JaxEngine(NumpyEngine):
         return np.asarray(array)
 
     def lower(self, array: np.ndarray) -> Any:
-        """An array over the memory, where XLA takes it."""
+        """An array over the memory, if XLA accepts it."""
         return jnp.asarray(array)
 
     def describe(self) -> str:

@@ -1,7 +1,7 @@
 """xpgrad's operators as differentiable functions of JAX arrays.
 
 Each has the name and the arguments of the function of `xpgrad`. They work under `jax.grad`, `jax.jit`,
-`jax.vmap`, `jax.jvp` and what else JAX has, in any order.
+`jax.vmap`, `jax.jvp` and JAX's other transformations, in any order.
 """
 
 # ruff: noqa: D103 - each function gets its docstring from its decorator
@@ -74,21 +74,21 @@ _Result = TypeVar("_Result")
 
 
 def apply(kernel: JaxKernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The kernel's outputs that callers see.
+    """The kernel's public outputs.
 
     Parameters
     ----------
     kernel : JaxKernel
-        What to run.
+        The kernel.
     operands : sequence of array or None
-        In its order; None for those left out.
+        The operands in the kernel's order; None for missing operands.
     attributes : mapping of str to object
-        Of the kernel and of its gradient.
+        Attributes of the kernel and of its gradient.
 
     Raises
     ------
     TypeError
-        For an operand that is no array.
+        If an operand is not an array.
     """
     given = dict(zip(kernel.operands, operands, strict=True))
     for name in kernel.required:
@@ -99,7 +99,7 @@ def apply(kernel: JaxKernel, operands: Sequence[Any], attributes: Mapping[str, A
 
 
 def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None) -> Any:
-    """Lengths as an array, with resets where there are some; checked, where their numbers are known."""
+    """Lengths as an array, with resets if given; checked if their values are known."""
     if reset is not None:
         lengths = with_resets(operator, X, lengths, reset, layout)
     if lengths is None or isinstance(lengths, jax.core.Tracer):
@@ -114,10 +114,10 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
 
 
 def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:
-    """So many of the first outputs of the kernel of that name, by default all that its function returns.
+    """The first outputs of the kernel of this name, by default all that its function returns.
 
-    Arguments by name are taken apart; operands that are missing count as None. For other adapters weights
-    may be laid out as theirs.
+    Arguments are given by name, and consumed; missing operands count as None. For other adapters, weights may have the
+    adapter's layout.
     """
     if wanted_outputs is None:
         wanted_outputs = len(declared_unit(name).shown(name))
@@ -133,7 +133,7 @@ _of_cells: dict[xpgrad.Cell, JaxKernel] = {}
 
 
 def _kernel_of(cell: xpgrad.Cell) -> JaxKernel:
-    """The kernel of a user's own cell, made when it is first used here."""
+    """The kernel of a user's own cell, made at its first use."""
     if cell not in _of_cells:
         _of_cells[cell] = JaxKernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
     return _of_cells[cell]
@@ -142,7 +142,7 @@ def _kernel_of(cell: xpgrad.Cell) -> JaxKernel:
 def traced_call(
     operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any], cell: xpgrad.Cell | None = None
 ) -> Any:
-    """See `xpgrad.engine.NumpyEngine.traced_kernel`; None for what the kernels here do not have."""
+    """See `xpgrad.engine.NumpyEngine.traced_kernel`; None for kernels that this adapter lacks."""
     kernel = _KERNELS.get(operator.removesuffix("_grad")) if cell is None else _kernel_of(cell)
     if kernel is None or set(options) & {"gate_order", "input_major", "keep_products"}:
         return None
@@ -172,11 +172,11 @@ def traced_call(
     return kernel.gradient_result(*(by_name.get(name) for name in kernel.graded))
 
 
-# --- functions whose arguments are those of xpgrad's, without `out`, and those of the gradient alone
+# --- functions with xpgrad's arguments, without `out`, and the arguments of only the gradient
 
 
 def _public(kernel: JaxKernel, function: Callable[_P, _Result], text: str) -> Callable[_P, _Result]:
-    """A function with its docstring; where arguments do not fit, the error names the kernel."""
+    """A function with its docstring; if arguments do not fit, the error names the kernel."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -194,7 +194,7 @@ def _public(kernel: JaxKernel, function: Callable[_P, _Result], text: str) -> Ca
 
 
 def _run(kernel: JaxKernel, given: dict[str, Any], returned: int) -> Any:
-    """So many of the kernel's outputs, for the arguments of its function. They are taken apart."""
+    """The first outputs of a kernel, for its function's arguments, which are consumed."""
     if "sequence_lens" in given:
         lengths = given["sequence_lens"], given["X"], given.get("layout", 0), given.pop("reset", None)
         given["sequence_lens"] = _lengths(kernel.name, *lengths)
@@ -204,7 +204,7 @@ def _run(kernel: JaxKernel, given: dict[str, Any], returned: int) -> Any:
 
 
 _NO_ARRAY = "an operand is not an array of JAX or NumPy, or operands differ in dtype"
-_ITS_GRADIENT = " Its gradient is that of a ``lax.scan``."
+_ITS_GRADIENT = " Its gradient comes from a ``lax.scan``."
 _IMPORTS = """\
 >>> import jax
 >>> import jax.numpy as jnp
@@ -214,13 +214,13 @@ _WORDS = Words(
     array="array",
     lengths="sequence or array of int",
     result="jax.Array",
-    gradient="computed only for the operands that JAX asks for.",
+    gradient="computed only for the operands that JAX requires.",
     refused=_NO_ARRAY,
     constant=_ITS_GRADIENT,
     notes={
         "X": " float16, bfloat16, float32 or float64.",
-        "sequence_lens": """ Under a trace, which does
-    not know them, a length below 0 counts as 0 and one above T as T.""",
+        "sequence_lens": """ If they are
+    traced, a length below 0 counts as 0, and a length above T as T.""",
         "peephole": ' ``"truncated"`` has no forward mode.',
     },
     options={},
@@ -246,7 +246,7 @@ _WORDS = Words(
 def _recurrent(
     arguments: str | None = None,
 ) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """A recurrent function: its docstring follows from the declaration, and arguments for an example."""
+    """A recurrent function: its docstring comes from the declaration, and from arguments for an example."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         name = function.__name__
@@ -454,9 +454,9 @@ def gru_d(
     Raises
     ------
     TypeError
-        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+        If an operand is not an array of JAX or NumPy, or the operands differ in dtype.
     ValueError
-        Where a shape or an attribute breaks the operator's rules.
+        If a shape or an attribute breaks the operator's rules.
 
     See Also
     --------
@@ -501,7 +501,7 @@ Raises
 TypeError
     If {refused}.
 ValueError
-    Where a shape or an attribute is out of its rule.
+    If a shape or an attribute breaks its rule.
 
 See Also
 --------
@@ -512,12 +512,12 @@ _WHOLE: dict[str, JaxKernel] = {}
 
 
 def _whole(returns: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """A function of one result; its docstring says so much of it."""
+    """A function of one result; `returns` describes it in the docstring."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         name, parameters = function.__name__, ", ".join(inspect.signature(function).parameters)
         text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
-        # relu's slope is told by its output, which JAX keeps for the next operator
+        # relu's output determines its slope, and JAX keeps the output for the next operator
         kernel = _WHOLE[name] = JaxKernel(name, replaced={"X": "Y"} if name == "relu" else {})
         return _public(kernel, function, text)
 

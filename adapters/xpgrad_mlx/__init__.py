@@ -1,1 +1,1 @@
-"""xpgrad for MLX: its arrays are a namespace that `xpgrad`'s kernels take. Nothing needs to be imported."""
+"""xpgrad for MLX: `xpgrad`'s kernels take its arrays as a namespace. You need not import anything."""

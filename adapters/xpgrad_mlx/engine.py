@@ -1,4 +1,4 @@
-"""The engine for MLX's arrays: kernels on their memory, which NumPy can read."""
+"""The engine for MLX's arrays: kernels run on their memory, which NumPy can read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from xpgrad.engine import NumpyEngine
 
 
 class MlxEngine(NumpyEngine):
-    """Kernels run on the CPU. What an array waits for is computed first; results are new arrays.
+    """Kernels run on the CPU. Pending computations of an array run first; results are new arrays.
 
     MLX's functions that make arrays take no device, and its arrays have none, so the standard engine would
-    fail. Its transformations do not look into kernels, as into no other function of NumPy's.
+    fail. Its transformations cannot see into kernels, as into other functions on NumPy arrays.
     """
 
     name = "mlx"
@@ -30,7 +30,7 @@ class MlxEngine(NumpyEngine):
         return np.asarray(array)
 
     def lower(self, array: np.ndarray) -> Any:
-        """An array of the same dtype: MLX would make float64 float32."""
+        """An array of the same dtype: MLX would convert float64 to float32."""
         values = np.asarray(array)
         return mx.array(values, dtype=getattr(mx, values.dtype.name))
 
