@@ -21,7 +21,7 @@ Key = tuple[int, int]
 
 
 class Registry:
-    """This process' programs by their content, in a table that compiled code reads.
+    """The process' programs by their content, in a table that compiled code reads.
 
     XLA keeps executables in files, which other processes run. So an executable names a program by its key,
     the digest of its description, and never by its address. Programs are never freed.

@@ -116,8 +116,8 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
 def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:
     """The first outputs of the kernel of this name, by default all that its function returns.
 
-    Arguments are given by name, and consumed; missing operands count as None. For other adapters, weights may have the
-    adapter's layout.
+    Arguments are given by name, and consumed; missing operands count as None. For other adapters, weights may
+    have their layout.
     """
     if wanted_outputs is None:
         wanted_outputs = len(declared_unit(name).shown(name))

@@ -1,7 +1,7 @@
 """How compiled code reads XLA's call of a foreign function, and answers it; needs llvmlite.
 
-The layouts are those of XLA's ``xla/ffi/api/c_api.h``, in the version below, on 64-bit machines. Addresses
-are integers, and a structure is read word by word, by the names of a record.
+The layouts come from XLA's ``xla/ffi/api/c_api.h``, in the version below, on 64-bit machines. Addresses are
+integers, and a structure is read word by word, by the names of a record.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of XLA
 
 
 class Values(NamedTuple):
-    """The arguments or the results of a call: how many, and the addresses of their types and of theirs."""
+    """The arguments or the results of a call: their number, the addresses of their types, and their own."""
 
     struct_size: Any
     extension: Any
@@ -115,9 +115,9 @@ def _error(api, message, code):
 
 @inside()
 def schedule(host, task, data):
-    """Let one of XLA's threads run a task; 0 where it will.
+    """Let one of XLA's threads run a task; return 0 if it will.
 
-    `host` is the address of two words, those of XLA's functions and of the call's context.
+    `host` is the address of two words: the addresses of XLA's functions and of the call's context.
     """
     api, context = words(host, 2)
     functions = words(api, _SCHEDULE_TASK + 1)
@@ -133,7 +133,7 @@ def schedule(host, task, data):
 
 @inside()
 def _describe(extension):
-    """Answer the question for the version by which this was written."""
+    """Answer the question for the version of this interface."""
     metadata = words(words(extension, 4)[3], 5)
     version = array_at(metadata.ctypes.data + 24, np.int32, 2)
     version[0], version[1] = MAJOR, MINOR
@@ -143,7 +143,7 @@ def _describe(extension):
 
 @inside()
 def _integer(types_of, values, number):
-    """An attribute: whether it is an integer, and which."""
+    """An attribute: whether it is an integer, and its value."""
     if array_at(types_of, np.int32, number + 1)[number] != _SCALAR:
         return False, 0
     scalar = words(words(values, number + 1)[number], 2)
@@ -154,7 +154,7 @@ def _integer(types_of, values, number):
 
 @inside()
 def _find(table, first, second):
-    """The address of the program of a key, 0 where there is none."""
+    """The address of the program of a key; 0 if it does not exist."""
     mask = words(table, 1)[0]
     place = first
     while True:
@@ -166,7 +166,7 @@ def _find(table, first, second):
 
 @inside()
 def _least_bytes(buffer):
-    """How large a buffer is, if its elements have four bytes."""
+    """The size of a buffer, if its elements have four bytes."""
     form, size = words(buffer, _BUFFER_WORDS), 4
     rank = form[_BUFFER.rank]
     dimensions = words(form[_BUFFER.dimensions], rank)
