@@ -1,1 +1,1 @@
-"""Parts of the convolutions: one geometry, the methods that compute, and the rule that chooses one."""
+"""Parts of the convolutions: one geometry, the methods, and the rule that chooses a method."""

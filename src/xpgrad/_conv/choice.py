@@ -1,17 +1,17 @@
-"""Which method computes a convolution: by name, or by the cost rule.
+"""The choice of the method that computes a convolution: by name, or by the cost rule.
 
-The rule asks in this order, for each of the three sums of a call; C and O are counted within a group:
+For each of the three sums of a call, the rule takes the first of these. C and O are counted within a group.
 
-1. a kernel of one element, at stride 1 and without padding, where loops are not compiled: ``pointwise``;
-2. ``fft``, where it is possible and its operations cost less than the direct sum;
-3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
-4. ``winograd``, where it is possible and costs less than the direct sum;
-5. where loops are compiled: ``taps``, or ``patches`` if it costs less. That is where images are few and small
-   and channels many: ``taps`` then spends its time packing weights;
-6. at least 8 input channels, enough for a product at each tap: ``shifted``;
-7. else ``patches``.
+1. ``pointwise``: a kernel of one element, stride 1 and no padding, if loops are not compiled;
+2. ``fft``, if it is possible and its operations cost less than the direct sum;
+3. ``taps``, for few channels: C * O of at most 64 if loops are compiled, of at most 4 otherwise;
+4. ``winograd``, if it is possible and costs less than the direct sum;
+5. if loops are compiled: ``taps``, or ``patches`` if it costs less: for few, small images with many channels,
+   where ``taps`` spends its time packing weights;
+6. ``shifted``, from 8 input channels on: enough for a product at each tap;
+7. ``patches``.
 
-Costs are counted in multiplications of the products behind ``shifted``, with weights that were measured.
+Costs are counted in multiplications of the products of ``shifted``, with measured weights.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
 """
 
@@ -39,14 +39,14 @@ METHODS: dict[str, Method] = {
 
 
 class _FourierCosts(NamedTuple):
-    """Of an operation of a Fourier transform, and of a complex multiplication of spectra."""
+    """Costs of an operation of a Fourier transform, and of a complex multiplication of spectra."""
 
     transform: float
     product: float
 
 
 class _PatchCosts(NamedTuple):
-    """Of patches: a multiplication, a weight, an element of the patches, all passes."""
+    """Costs of patches: of a multiplication, a weight, an element of the patches, and all passes."""
 
     product: float
     weight: float
@@ -55,7 +55,7 @@ class _PatchCosts(NamedTuple):
 
 
 class _WinogradCosts(NamedTuple):
-    """Of Winograd's method: a multiplication, elements of a window's and a kernel's transform, all passes."""
+    """Winograd's costs: a multiplication, elements of a window's and a kernel's transform, all passes."""
 
     product: float
     window: float
@@ -64,13 +64,13 @@ class _WinogradCosts(NamedTuple):
 
 
 # Fitted to the methods' times on 102 geometries, one thread of an AMD EPYC (Zen 4).
-# Where loops are compiled the methods beside Fourier's are faster.
+# Compiled, the other methods are faster relative to Fourier's.
 _COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
 _COMPILED_WINOGRAD = _WinogradCosts(0.6, 24.0, 27.0, 7e6)
 _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
-# That of a multiplication of a sum over taps: of few channels, and compiled of more.
+# The cost of a multiplication in a sum over taps: with few channels, and compiled with more.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
-# That of packing a weight for tiles, and of its place in a sum of gradients.
+# The cost of packing a weight for tiles, and of its place in a sum of gradients.
 _WEIGHT_IN_TILES = 50.0
 _COMPILED_PATCHES = _PatchCosts(0.52, 15.0, 12.0, 5e6)
 _FEW_COMPILED, _FEW = 64, 4
@@ -78,7 +78,7 @@ _SHIFTED_CHANNELS = 8
 
 
 def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -> Method:
-    """The method of that name, or for ``"auto"`` the one that the cost rule prefers."""
+    """The method of this name, or for ``"auto"`` the method that the cost rule prefers."""
     check_choice(operator, "method", method, ("auto", *METHODS))
     if method == "auto":
         return METHODS[preferred(engine, geometry)]
@@ -92,7 +92,7 @@ def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -
 def preferred(engine: Engine, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
     if not geometry.static:
-        return "shifted"  # a compiler traces shapes alone, with symbols that have no cost
+        return "shifted"  # a compiler traces only shapes, with symbols that have no cost
     return _preferred(engine.compiles(), engine.can_transform(), geometry)
 
 
@@ -120,7 +120,7 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
 
 
 def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
-    """Of the compiled methods that compute the direct sum."""
+    """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     costs, elements = _COMPILED_PATCHES, g.multiplications // (g.outputs // g.group)
     passes = costs.weight * weights + costs.element * elements + costs.passes
@@ -131,7 +131,7 @@ def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
 
 
 def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
-    """Of the transforms of windows and kernels, and of the products at each of their elements."""
+    """The cost of the transforms of windows and kernels, and of the products at each of their elements."""
     costs = _COMPILED_WINOGRAD if compiled else _WINOGRAD
     elements, kernels = g.batch * points_of_windows(g), g.channels * g.outputs
     each = costs.product * kernels + costs.window * (g.channels + g.outputs)
@@ -139,7 +139,7 @@ def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
 
 
 def _fourier_cost(g: ConvGeometry, compiled: bool) -> float:
-    """Of the transforms of all three arrays, and of the products of their spectra."""
+    """The cost of the transforms of all three arrays, and of the products of their spectra."""
     costs = _COMPILED_FOURIER if compiled else _FOURIER
     elements = prod(spectrum_shape(g))
     channels_in = g.channels // g.group

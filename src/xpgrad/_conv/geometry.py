@@ -1,6 +1,6 @@
 """The geometry of a convolution: made once from shapes and attributes, and used by all computations.
 
-A transposed convolution is the input gradient of a convolution and has its geometry: its output is that
+A transposed convolution is the input gradient of a convolution and has the same geometry: its output is the
 convolution's input. So forwards and gradients of both operators cannot disagree.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from xpgrad._operators.arguments import as_integer, check_choice, explained, is_list
 
-_MOST = 2**31 - 1  # limit of a stride, a pad and so on, so that sums of products of a few fit into 64 bits
+_MOST = 2**31 - 1  # limit of a stride, a pad and so on: sums of products of a few of them fit into 64 bits
 _MOST_ELEMENTS = 2**48  # limit of an array with its padding: a thousand times the memory of a machine
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -61,17 +61,17 @@ class ConvGeometry:
 
     @property
     def input_shape(self) -> Sizes:
-        """Of X, (N, C, *size)."""
+        """The shape of X, (N, C, *size)."""
         return (self.batch, self.channels, *self.size)
 
     @property
     def output_shape(self) -> Sizes:
-        """Of Y, (N, O, *output_size)."""
+        """The shape of Y, (N, O, *output_size)."""
         return (self.batch, self.outputs, *self.output_size)
 
     @property
     def weight_shape(self) -> Sizes:
-        """Of W, (O, C / group, *kernel)."""
+        """The shape of W, (O, C / group, *kernel)."""
         return (self.outputs, self.channels // self.group, *self.kernel)
 
     @cached_property
@@ -97,7 +97,7 @@ class ConvGeometry:
 
     @cached_property
     def static(self) -> bool:
-        """Whether all sizes are numbers, and not a compiler's symbols, which are no keys of a cache."""
+        """Whether all sizes are numbers. A compiler's symbols cannot be keys of a cache."""
         return all(type(size) is int for size in (*self.input_shape, *self.weight_shape))
 
     @property
@@ -135,7 +135,7 @@ def known_geometry(
     W: Sequence[int],
     attributes: Mapping[str, Any],
 ) -> ConvGeometry:
-    """What `conv_geometry` or `conv_transpose_geometry` returns; it is kept for calls of the same form."""
+    """The result of `conv_geometry` or `conv_transpose_geometry`, kept for calls of the same form."""
     values = tuple(tuple(v) if type(v) is list else v for v in attributes.values())
     key = (geometry_of, tuple(X), tuple(W), *values)
     if not all(map(_is_plain, key[1:])):
@@ -155,7 +155,7 @@ _MOST_KNOWN = 512
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is equal only to what means the same: True is 1, and a compiler's symbol is any number."""
+    """Whether equal values mean the same. True equals 1, and a compiler's symbol equals any number."""
     if type(value) is tuple:
         return all(type(number) is int for number in value)
     return value is None or type(value) in (int, str)

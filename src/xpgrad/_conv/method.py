@@ -1,4 +1,4 @@
-"""The interface of a convolution method: a forward and two gradients, of one geometry."""
+"""The interface of a convolution method: a forward and two gradients of one geometry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Method(ABC):
     def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
         """Why the method can't compute this geometry, as the end of a sentence, or None.
 
-        `transforms` tells whether the engine has a Fourier transform.
+        `transforms` says whether the engine has a Fourier transform.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Norms of each sample's weight gradient from pairs of positions, if there are few: see `per_sample`.
+"""Norms of each sample's weight gradient from pairs of positions, if these are few: see `per_sample`.
 
 The weight gradient of a convolution is a sum over positions of outer products: the cotangents of all channels
 at a position times the input patch of that position.

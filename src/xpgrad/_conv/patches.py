@@ -2,9 +2,8 @@
 
 The matrix has a row for every channel and tap and a column for every output. So a band of outputs is one
 product with the inner size C/G times the number of taps, which is fast even with few channels. A row is a
-shifted flat view of a phase (see `shifted`), so it is a plain copy of memory. A band is short enough that the
-matrix stays in the cache. Small images stand side by side in one matrix, because every product reads all
-weights.
+shifted flat view of a phase (see `shifted`), so it is a plain copy of memory. A band is so short that the
+matrix stays in the cache. Several small images share a matrix, because every product reads all weights.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
 from xpgrad._conv.shifted import Grid, grid_of
 from xpgrad.engine.protocol import Engine
 
-_COLUMNS = 512  # of a product that is worth reading all weights
+_COLUMNS = 512  # columns of a product that is worth reading all weights
 
 
 class Patches(Method):
@@ -111,12 +110,12 @@ def _by_image(xp: Any, Y: Any, n: int) -> Any:
 
 
 def _blocks(engine: Engine, g: ConvGeometry, grid: Grid) -> list[slice]:
-    """As few images as make products of many columns."""
+    """The fewest images whose products have many columns."""
     return engine.blocks(g.batch, image_size(g), most=-(-_COLUMNS // grid.output_length))
 
 
 def _bands(engine: Engine, g: ConvGeometry, images: int, length: int) -> list[slice]:
-    """Bands of columns that fit a cache, of a single image: several are small."""
+    """Bands of columns that fit a cache; several images are small, and have one band."""
     if images > 1:
         return [slice(0, length)]
     return engine.bands(length, g.channels * prod(g.kernel))

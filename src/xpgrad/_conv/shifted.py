@@ -56,11 +56,11 @@ class Grid:
 
     @functools.cached_property
     def places(self) -> tuple[Embedding, ...]:
-        """Which elements of an image each phase holds, and where."""
+        """The elements of an image in each phase, and their places."""
         g = self._geometry
         places = []
         for phase in self.phases:
-            # the phase's first element that is not padding: its index, and its place in the image
+            # the phase's first element after the padding: its index, and its place in the image
             firsts = [max(0, -((r - b) // s)) for r, s, b in zip(phase, g.strides, g.begin, strict=True)]
             starts = [
                 first * s + r - b for first, r, s, b in zip(firsts, phase, g.strides, g.begin, strict=True)

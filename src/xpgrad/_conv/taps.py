@@ -1,9 +1,9 @@
 """A sum over channels and taps at once: for any group, depthwise kernels included.
 
-In the flat grid of `shifted` a sum over channels and taps is a weighted sum of shifted rows, each a
-contiguous run of memory; the weight gradient is one inner product for each weight. So no matrix is built from
-an image: only the image, the weights and the result are read and written. Compiled, this is a product of
-tiles in registers, or loops over positions for a group of one channel.
+In the flat grid of `shifted` a sum over channels and taps is a weighted sum of shifted rows, each contiguous
+in memory; the weight gradient is one inner product for each weight. So no matrix is built from an image: only
+the image, the weights and the result are read or written. Compiled, this is a product of tiles in registers,
+or loops over positions for a group of one channel.
 """
 
 from __future__ import annotations

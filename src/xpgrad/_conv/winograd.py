@@ -12,8 +12,8 @@ cotangents.
 
 With the points 0, +-a, +-b and infinity each transform splits into even and odd parts; the formulas below are
 written this way. a and b are 5/8 and 3/2, which are exact and keep the factors near 1. In float32 the error,
-relative to the largest value, is about seven times that of direct sums, 2e-6 with 128 channels, and a quarter
-of that of the usual 1 and 2.
+relative to the largest value, is about seven times the error of direct sums, 2e-6 with 128 channels, and a
+quarter of the error with the usual points 1 and 2.
 
 Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), arXiv:1509.09308;
 points: B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep
@@ -34,7 +34,7 @@ from xpgrad.engine.protocol import Engine
 
 _TILE = 4
 POINTS = 36
-"""Of a window or a kernel, 6 in both directions."""
+"""The number of points of a window or a kernel, 6 in both directions."""
 _POINTS = {"a": 0.625, "b": 1.5}
 
 
@@ -126,7 +126,7 @@ class Winograd(Method):
             for rows in _bands(engine, g, part):
                 windows = _windows(g, rows)
                 tiles = windows._replace(begin=(-rows.start, 0))
-                # rows of dY after the band belong to the next one
+                # rows of dY after the band belong to the next band
                 cotangents = dY[images, :, : rows.stop, :]
                 with _points(engine, part, windows) as V, _points(engine, cotangents, windows) as D:
                     V = engine.from_windows(part, windows, _WINDOW, V)
@@ -163,7 +163,7 @@ def _convolved(engine: Engine, g: ConvGeometry, X: Any, U: Any, B: Any) -> Any:
 def _points(
     engine: Engine, images: Any, windows: Windows, channels: int | None = None
 ) -> AbstractContextManager[Any]:
-    """Memory for images' windows at the points, or for as many other channels."""
+    """Memory for the windows of images at the points, or for as many other channels."""
     count = images.shape[0] * windows.rows * windows.columns
     return engine.temporary((POINTS, channels or images.shape[1], count), images)
 
