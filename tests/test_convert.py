@@ -162,7 +162,7 @@ def test_gradients_of_one_bias():
         (("lstm", {"W": [[1.0]]}, "onnx", "torch"), {}, TypeError, "W is a list, expected an array"),
         (
             ("lstm", {"bias_ih": np.ones(4)}, "torch", "onnx"), {}, ValueError,
-            "parameters has bias_ih alone, expected bias_hh beside it",
+            "parameters has only bias_ih, expected bias_hh too",
         ),
         (
             ("lstm", {"bias": np.ones(4)}, "keras", "onnx"), {}, ValueError,

@@ -22,7 +22,7 @@ is `conv`; its gradients are the two other sums over the same pairs of elements,
 and `conv_transpose` is the first of them. Its gradients are then a `conv`, and the same dW with the roles
 of X and dY exchanged.
 
-Which pairs meet stands in one `ConvGeometry`; how the sums are computed, in the methods of `xpgrad._conv`.
+One `ConvGeometry` defines the pairs; the methods of `xpgrad._conv` compute the sums.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _GIVEN = ("dY", "X", "W", "sample_weight")
 
 
 class ConvGrads(NamedTuple, Generic[AnyArray]):
-    """What `conv_grad` returns: a gradient each, None where it was not asked for.
+    """The gradients of `conv_grad`; None for gradients that were not asked for.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class ConvGrads(NamedTuple, Generic[AnyArray]):
 
 
 class ConvTransposeGrads(NamedTuple, Generic[AnyArray]):
-    """What `conv_transpose_grad` returns: a gradient each, None where it was not asked for.
+    """The gradients of `conv_transpose_grad`; None for gradients that were not asked for.
 
     Parameters
     ----------
@@ -132,11 +132,11 @@ def conv(
     group : int
         Number of groups; C for a depthwise convolution.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
-        SAME pads so that the output has ceil(size / stride) elements, an odd zero behind (UPPER) or before
-        (LOWER); VALID does not pad. Both replace `pads`, which then must be 0.
+        SAME pads to an output of ceil(size / stride) elements, with an odd zero at the end (UPPER) or at the
+        beginning (LOWER); VALID does not pad. Both replace `pads`, which then must be 0.
     method : str
-        The algorithm. ``"auto"`` chooses by a cost rule. "pointwise", "winograd", "patches", "shifted",
-        "taps" and "fft" name one.
+        The algorithm: "pointwise", "winograd", "patches", "shifted", "taps" or "fft". ``"auto"`` chooses by a
+        cost rule.
 
     Returns
     -------
@@ -211,12 +211,12 @@ def conv_grad(
     Returns
     -------
     ConvGrads
-        ``(dX, dW, dB)``, None where not asked for.
+        ``(dX, dW, dB)``, None for gradients that were not asked for.
 
     Raises
     ------
     ValueError
-        For a shape, an attribute, a method or a name out of its rule.
+        If a shape, an attribute, a method or a name breaks its rule.
     TypeError
         If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
@@ -291,20 +291,20 @@ def conv_transpose(
     strides : int or sequence of int
         Distance s of the outputs of neighbouring inputs, one number, or one for each spatial dimension.
     pads : int or sequence of int
-        Elements taken off the output's ends: one number, one for each spatial dimension (at both ends), or
+        Elements cropped from the output's ends: one number, one for each spatial dimension (at both ends), or
         twice as many, all begins before all ends.
     dilations : int or sequence of int
         Distance d of the kernel's taps.
     group : int
         Number of groups.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
-        SAME takes off so much that the output has size * stride elements, an odd one at the end (UPPER) or
-        at the begin (LOWER); VALID takes nothing off. Both replace `pads`, which then must be 0.
+        SAME crops to an output of size * stride elements, with an odd element at the end (UPPER) or at the
+        beginning (LOWER); VALID does not crop. Both replace `pads`, which then must be 0.
     output_padding : int or sequence of int
         Elements added at the output's end, less than stride or dilation.
     output_shape : sequence of int, optional
-        The output's spatial sizes. The cut at the ends follows from them, as with SAME. Outputs that no
-        product reaches are the bias only. It replaces `pads`, which then must be 0.
+        The output's spatial sizes, which determine the crop at the ends, as with SAME. Outputs that no
+        product reaches are only the bias. It replaces `pads`, which then must be 0.
     method : str
         As in `conv`.
 
@@ -321,10 +321,8 @@ def conv_transpose(
     TypeError
         If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
-    See Also
-    --------
-    conv_transpose_grad : The gradient.
-    conv : The operator whose adjoint in X this is.
+    See Also -------- conv_transpose_grad : The gradient. conv : The operator of which this is the adjoint in
+    X.
 
     Examples
     --------
@@ -384,12 +382,12 @@ def conv_transpose_grad(
     Returns
     -------
     ConvTransposeGrads
-        ``(dX, dW, dB)``, None where not asked for.
+        ``(dX, dW, dB)``, None for gradients that were not asked for.
 
     Raises
     ------
     ValueError
-        For a shape, an attribute, a method or a name out of its rule.
+        If a shape, an attribute, a method or a name breaks its rule.
     TypeError
         If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
@@ -433,13 +431,13 @@ def _compute_conv_transpose_grad(
 
 
 class _Result(NamedTuple):
-    """What is computed for a forward."""
+    """The result of a forward."""
 
     Y: Any
 
 
 class _Sums:
-    """The sums of one call, each by the method of its choice; they take the names of the call's arrays.
+    """The sums of one call, each by its own method; they take the names of the call's arrays.
 
     The names of the sums are a convolution's.
 
@@ -448,7 +446,7 @@ class _Sums:
     asked : Asked
         The operator and its arrays.
     needed : sequence of str
-        Those that must be given, X and W among them.
+        Names of the required arrays, including X and W.
     geometry_of : callable
         Checks shapes and attributes, and returns the geometry.
     attributes : mapping
@@ -456,7 +454,7 @@ class _Sums:
     method : str
         The method's name.
     per_sample : bool or str
-        Whether what samples add up to is kept apart for each, or measured.
+        Whether parameter gradients are kept for each sample, or only their norms.
     """
 
     def __init__(
@@ -476,20 +474,20 @@ class _Sums:
             geometry_of, operator, arrays["X"].shape, arrays["W"].shape, dict(attributes)
         )
         self._given = call_arrays(asked, xp, [arrays[name] for name in needed])
-        self._engine = cast(Engine, self._given.engine)  # a recorder has what it takes of one
+        self._engine = cast(Engine, self._given.engine)  # a recorder has all that is used here
         self._chosen: Method | None = None
-        # one that can't compute this is an error even where nothing is wanted
+        # an impossible method is an error even if no gradient is wanted
         if not isinstance(method, str) or method != "auto":
             self._method(self._engine, self.geometry)
 
     def check_cotangent(self, shape: Sequence[int]) -> None:
-        """Check what only a gradient takes, dY of that shape."""
+        """Check a gradient's own arguments: dY, of this shape, and sample_weight."""
         operator, arrays = self._operator, self._arrays
         check_shape(operator, "dY", arrays["dY"], "N, O, *output_size", shape)
         check_shape(operator, "sample_weight", arrays["sample_weight"], "N,", (arrays["X"].shape[0],))
 
     def _method(self, engine: Engine, geometry: ConvGeometry) -> Method:
-        """The method, chosen once; and again for a part of the geometry or an engine in this one's place."""
+        """The method, chosen once, and again for a part of the geometry or for another engine."""
         if engine is not self._engine or geometry is not self.geometry:
             return choose(self._operator, self._name, engine, geometry)
         if self._chosen is None:
@@ -497,7 +495,7 @@ class _Sums:
         return self._chosen
 
     def _lift(self, name: str | None) -> Any:
-        """The engine's array of that name; None where it was left out."""
+        """The engine's array of this name; None if it was not given."""
         if name is None or self._arrays[name] is None:
             return None
         return self._given.lift(name, self._arrays[name])
@@ -519,7 +517,7 @@ class _Sums:
             return self._given.lower(self._sum(sums, geometry, shape, a, W, B))
 
     def _sum(self, sums: str, geometry: ConvGeometry, shape: Sequence[int], *arrays: Any) -> Any:
-        """One of the three sums, of this shape, by the method of the engine's choice."""
+        """One of the three sums, of this shape, by the engine's choice of method."""
 
         def compute(engine: Engine, *arrays: Any) -> Any:
             return getattr(self._method(engine, geometry), sums)(engine, geometry, *arrays)
@@ -527,7 +525,7 @@ class _Sums:
         return self._engine.whole(compute, arrays, shape, (sums, self._name, geometry))
 
     def weight_gradient(self, dY: str, X: str) -> Any:
-        """dW, (O, C / group, *kernel); each sample's own, or the norms of these."""
+        """dW, (O, C / group, *kernel), or each sample's dW, or their norms."""
         engine, geometry, per_sample = self._engine, self.geometry, self._per_sample
         with engine.quiet(), engine.lane(1):
             factors, weight = (self._lift(dY), self._lift(X)), self._lift("sample_weight")
@@ -543,7 +541,7 @@ class _Sums:
             return self._given.lower(self._sum("weight_gradient", geometry, shape, *factors))
 
     def _own_weight_gradients(self, dY: Any, X: Any) -> Any:
-        """Each sample's dW, (n * O, C / group, *kernel): the gradient of groups that hold one sample each."""
+        """Each sample's dW, (n * O, C / group, *kernel): the gradient with each sample in its own groups."""
         geometry, xp = replace(self.geometry, batch=X.shape[0]).per_sample(), self._engine.xp
         dY, X = xp.reshape(dY, geometry.output_shape), xp.reshape(X, geometry.input_shape)
         return self._sum("weight_gradient", geometry, geometry.weight_shape, dY, X)
@@ -568,7 +566,7 @@ class _Sums:
         return engine.roots(engine.xp.concat(parts, axis=0))
 
     def bias_gradient(self, dY: str) -> Any:
-        """dB, the sum of dY over positions, and over samples; or each sample's, or the norms of these."""
+        """dB, the sum of dY over positions and samples, or each sample's dB, or their norms."""
         engine, xp = self._engine, self._engine.xp
         with engine.quiet(), engine.lane(1):
             rows, weight = self._lift(dY), self._lift("sample_weight")
@@ -582,7 +580,7 @@ class _Sums:
 
 
 def _weighted(xp: Any, dY: Any, X: Any, weight: Any) -> tuple[Any, Any]:
-    """The two factors of dW with every sample's product times its weight: the smaller one is changed."""
+    """The two factors of dW, the smaller one multiplied by the samples' weights."""
 
     def scaled(array: Any) -> Any:
         return array * xp.reshape(weight, (array.shape[0],) + (1,) * (array.ndim - 1))

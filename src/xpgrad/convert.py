@@ -1,14 +1,12 @@
 """Recurrent weights, and gradients, between the layouts of ONNX, PyTorch, Keras, cuDNN, Flax and Equinox.
 
 Data describes each layout: the order of its gates, the names of its arrays, whether weights are transposed,
-and how biases are stored. `convert` goes through ONNX's order and moves blocks of rows. The cells of Flax and
-Equinox are converted by way of PyTorch's layout (`_recurrent.cell_layouts`).
+and how biases are stored. `convert` goes through ONNX's order and moves blocks of rows. Cells of Flax and
+Equinox are converted through PyTorch's layout (`_recurrent.cell_layouts`).
 
-References
-----------
-ONNX operators LSTM, GRU and RNN; the documentation of ``torch.nn.LSTM``, ``torch.nn.GRU`` and
-``torch.nn.RNN``; Keras' LSTM, GRU and SimpleRNN layers; cuDNN's ``cudnnGetRNNWeightParams`` for the numbers
-of its matrices.
+References ---------- ONNX operators LSTM, GRU and RNN; the documentation of ``torch.nn.LSTM``,
+``torch.nn.GRU`` and ``torch.nn.RNN``; Keras' LSTM, GRU and SimpleRNN layers; cuDNN's
+``cudnnGetRNNWeightParams`` for the numbers of its matrices.
 """
 
 from __future__ import annotations
@@ -114,20 +112,20 @@ def convert(
         Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept. PyTorch's
         names may end with one layer, as in a module's ``state_dict()``: weight_ih_l0, bias_hh_l1_reverse.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
-        Layouts. Those of Flax and Equinox only have the reset after the product, ``linear_before_reset=1``,
-        and one bias in place of two that would be added. Equinox has no RNN. The sLSTM, of one direction, has
-        the layouts "onnx" (as `slstm` takes W, R and B), "xlstm" (a cell's ``_recurrent_kernel_`` and
-        ``_bias_`` of either backend; the plain one's as a target) and "flashrnn" (R and b).
+        Layouts. Flax and Equinox have only the reset after the product, ``linear_before_reset=1``, and one
+        bias for the sum of two. Equinox has no RNN. The sLSTM, of one direction, has the layouts "onnx" (W, R
+        and B of `slstm`), "xlstm" (a cell's ``_recurrent_kernel_`` and ``_bias_`` of either backend; as a
+        target, of the plain backend) and "flashrnn" (R and b).
     linear_before_reset : {0, 1}
         The GRU's reset convention; no conversion changes it. 1 is PyTorch's, cuDNN's and Keras'
-        ``reset_after=True``. With 1 the reset gate multiplies the candidate's recurrence bias, so it can't be
-        added to the input bias.
+        ``reset_after=True``. With 1 the reset gate multiplies the candidate's recurrence bias, so this bias
+        cannot be added to the input bias.
     biases : {1, 2}, optional
         The number of bias vectors in Keras' layout. The default is 2 for the GRU with reset after, 1 for the
         LSTM, the RNN and the GRU with reset before. The other layouts have 2.
     gradients : bool
         Whether the arrays are gradients. If two biases act as their sum, the gradient of each is the sum's
-        gradient. As weights, two biases become one by adding them, and one becomes two as (b, 0).
+        gradient. As weights, two biases become their sum, and one bias b becomes (b, 0).
 
     Returns
     -------
@@ -138,9 +136,9 @@ def convert(
     Raises
     ------
     ValueError
-        For a name, a shape or an option out of its rule; for peepholes where the target has none; for a
-        candidate's recurrence bias other than 0 that would have to be added; for gradients of two biases
-        that differ and would have to become one.
+        If a name, a shape or an option breaks its rule; for peepholes, if the target has none; for a
+        candidate's recurrence bias other than 0 that the target would add; for different gradients of two
+        biases that the target joins.
     TypeError
         If an argument is not an array, or arrays differ in namespace, dtype or device.
 
@@ -216,7 +214,7 @@ def _check_mapping(parameters: Any) -> None:
 
 
 def _without_layer(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """PyTorch's names without the layer that its modules put behind them, as in weight_ih_l0_reverse."""
+    """PyTorch's names without the layer at their ends, as in weight_ih_l0_reverse."""
     parts = {name: re.fullmatch(r"(.+?)(_l\d+(?:_reverse)?)?", str(name)) for name in parameters}
     layers = dict.fromkeys(part[2] for part in parts.values() if part)
     if len(layers) > 1:
@@ -237,7 +235,7 @@ def _convert_cell(
     biases: int | None,
     gradients: bool,
 ) -> dict[str, Any]:
-    """Convert from or to the layout of a framework's cell, by way of PyTorch's."""
+    """Convert from or to the layout of a framework's cell, through PyTorch's."""
     if operator == "gru" and not linear_before_reset:
         cell = source if source in _cell_layouts.READERS else target
         raise ValueError(
@@ -249,7 +247,7 @@ def _convert_cell(
         xp = check_arrays(_CONVERT, _cell_layouts.flattened(operator, source, parameters))
         parameters = _cell_layouts.READERS[source](xp, operator, parameters, gradients)
         source = "torch"
-    between: Any = convert  # the words were checked
+    between: Any = convert  # the layouts' names were checked
     if target not in _cell_layouts.WRITERS:
         return between(operator, parameters, source, target, biases=biases, **options)
     arrays = between(operator, parameters, source, "torch", **options)
@@ -317,7 +315,7 @@ def _read_biases(
     if len(layout.biases) == 2:
         if len(names) == 1:
             missing = next(name for name in layout.biases if name not in names)
-            raise ValueError(f"convert: parameters has {names[0]} alone, expected {missing} beside it")
+            raise ValueError(f"convert: parameters has only {names[0]}, expected {missing} too")
         first, second = (given[name] for name in names)
         check_shape(_CONVERT, names[1], second, f"as {names[0]}", first.shape)
         return [first, second]

@@ -1,8 +1,8 @@
 """For your own time loops: the parts that need no recurrence, for all steps at once.
 
 A cell with the pre-activations ``z_t = W x_t + R h_{t-1} + b`` needs only the product with R inside its loop.
-These two functions do the rest: the products with the inputs before the loop, and every gradient as a single
-product after the backward loop, from the cotangents of all z.
+These two functions compute the rest: the products with the inputs before the loop, and every gradient as a
+single product after the backward loop, from the cotangents of all z.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xpgrad._operators.types import A, AnyArray, Array, MaybeNone, Wanted
 
 
 class GateGrads(NamedTuple, Generic[AnyArray]):
-    """What `gate_inputs_grad` returns: one gradient each, None if it was not asked for.
+    """The gradients of `gate_inputs_grad`; None for gradients that were not asked for.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def gate_inputs(X: Array[A], W: Array[A], B: Array[A] | None = None) -> A:
     Raises
     ------
     ValueError
-        For a shape out of its rule.
+        If a shape breaks its rule.
     TypeError
         If an argument is not an array, or arrays differ in namespace, dtype or device.
 
@@ -111,7 +111,7 @@ def gate_inputs_grad(
     X, W : array, shapes (T, N, I), (G, I)
         The arguments of `gate_inputs`.
     H_all : array, shape (T, N, H)
-        The output of every step, which is the recurrent input of the next one.
+        The output of every step, which is the recurrent input of the next step.
     initial_h : array, shape (N, H), optional
         The state before the first step; zeros by default.
     wrt : iterable of str, optional
@@ -121,12 +121,12 @@ def gate_inputs_grad(
     Returns
     -------
     GateGrads
-        ``(dX, dW, dR, dB)``, None for those not asked for.
+        ``(dX, dW, dR, dB)``, None for gradients that were not asked for.
 
     Raises
     ------
     ValueError
-        For a shape or a name out of its rule.
+        If a shape or a name breaks its rule.
     TypeError
         If an argument is not an array, or arrays differ in namespace, dtype or device.
 
@@ -161,7 +161,7 @@ def gate_inputs_grad(
         if "W" in wanted:
             dW = here.lower(matmul(d.T, rows(X)))
         if "R" in wanted:
-            # the first step's recurrent input is initial_h; those of the others are the outputs
+            # the first step's recurrent input is initial_h; later steps read the outputs
             dR = matmul(d[N:, :].T, rows(H_all)[: max(T - 1, 0) * N, :])
             if initial_h is not None and T:
                 dR = dR + matmul(d[:N, :].T, here.lift(initial_h))

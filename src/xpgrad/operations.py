@@ -1,12 +1,10 @@
 """Gradients as operation objects, as in a compiler's intermediate representation.
 
 An operation names its result, its inputs and its gradient. It can be checked, printed and called. A call
-computes that one gradient and nothing else.
+computes only this gradient.
 
-References
-----------
-The operations follow AiDotNet's backward operations (``GradLSTMCellInputOp`` and its kin), whose gradients
-were never written.
+References ---------- The operations follow AiDotNet's backward operations (``GradLSTMCellInputOp`` and
+similar), whose gradients were never written.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class GradOperation:
     hidden_size : int
         H.
     input_index : int
-        Which gradient, by the number of the input.
+        The number of the input whose gradient is computed.
     output_id : int
         The tensor that the operation makes.
     input_ids : sequence of int
@@ -135,7 +133,7 @@ class GradOperation:
 
     @property
     def input_name(self) -> str:
-        """The input that this is the gradient of."""
+        """The input whose gradient this is."""
         return self.inputs[self.input_index]
 
     def __str__(self) -> str:
@@ -180,14 +178,14 @@ class GradOperation:
         return convert(self.operator, {"weight_ih": gates.T}, "torch", "onnx")["W"].T
 
     def _weights_to_onnx(self, W_ih: Any, W_hh: Any) -> tuple[Any, Any]:
-        """The kernel's W and R; those that this gradient does not depend on are not reordered."""
+        """The kernel's W and R; weights that this gradient does not depend on are not reordered."""
         torch = {"weight_ih": W_ih, "weight_hh": W_hh}
         used = self.weights_used.get(self.input_name, self.weights_used[""])
         onnx = convert(self.operator, {name: torch[name] for name in used}, "torch", "onnx")
         return onnx.get("W", W_ih), onnx.get("R", W_hh)
 
     def _out_of(self, grads: Any) -> Any:
-        """Pick the operation's gradient from the kernel's, in PyTorch's order of gates."""
+        """Select the operation's gradient from the kernel's, in PyTorch's order of gates."""
         gradient = getattr(grads, f"d{self._kernel_name}")
         if self._kernel_name in ("X", "H", "C"):
             return gradient
@@ -268,7 +266,7 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
         Parameters
         ----------
         grad_h, grad_c : array, shape (N, H), or None
-            Cotangents of the step's output and cell state; None for zero, of one of them.
+            Cotangents of the step's output and cell state; one may be None for zero.
         input, h_prev, c_prev : array, shapes (N, I), (N, H), (N, H)
             The step's arguments.
         W_ih, W_hh : array, shapes (4H, I), (4H, H)
@@ -284,10 +282,10 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
         Raises
         ------
         ValueError
-            For an operation that is not valid, a shape out of its rule, or a gradient of another shape than
+            If the operation is not valid, a shape breaks its rule, or the gradient has another shape than
             declared.
         TypeError
-            For arrays that are missing or do not agree, or a gradient of another dtype than declared.
+            If arrays are missing or do not agree, or the gradient has another dtype than declared.
         """
         arrays = {"input": input, "h_prev": h_prev, "c_prev": c_prev, "W_ih": W_ih, "W_hh": W_hh}
         cotangents = {"grad_h": grad_h, "grad_c": grad_c}
@@ -383,10 +381,10 @@ class GradGRUCellInputOp(GradOperation):
         Raises
         ------
         ValueError
-            For an operation that is not valid, a shape out of its rule, or a gradient of another shape than
+            If the operation is not valid, a shape breaks its rule, or the gradient has another shape than
             declared.
         TypeError
-            For arrays that are missing or do not agree, or a gradient of another dtype than declared.
+            If arrays are missing or do not agree, or the gradient has another dtype than declared.
         """
         needed = {"input": input, "h_prev": h_prev, "W_ih": W_ih, "W_hh": W_hh, "rzn": rzn}
         self._before({"grad_h": grad_h, **needed}, {"b_ih": b_ih, "b_hh": b_hh})

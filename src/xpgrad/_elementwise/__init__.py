@@ -1,1 +1,1 @@
-"""What elementwise and row kernels share: their formulas, and the way of a call."""
+"""Shared parts of elementwise and row kernels: their formulas, and the path of a call."""

@@ -1,14 +1,14 @@
 """Activation functions: each formula with its pullbacks, in the library's only table.
 
 A *value* is ``value(xp, x, alpha, beta)``; a *pullback* ``pullback(xp, d, x, y, alpha, beta)`` is the
-cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep only y. Unless a bound
-activation needs its input, a pullback may get y in place of x, because it uses x only to find the side of the
-kink. An *input pullback* has the same signature and uses only x. It is accurate even if y has lost the slope
-(1 + y of elu near y = -1), and exists for functions without an inverse.
+cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep only y. Unless a bound activation
+needs its input, a pullback may get y in place of x, because it uses x only to find the side of the kink. An
+*input pullback* has the same signature and uses only x. It is accurate even if y has lost the slope (1 + y of
+elu near y = -1), and also exists for functions without an inverse.
 
-At a kink the slope is PyTorch's: 0 for relu at 0, alpha for leaky_relu and prelu at 0, that of the branch
-below for elu, selu and celu at 0, 0 for hard_sigmoid and hard_tanh at both ends and for thresholded_relu at
-the threshold, 0 and 1 for hard_swish at its lower and upper end.
+At a kink the slope is PyTorch's. At 0 it is 0 for relu, alpha for leaky_relu and prelu, and the lower
+branch's slope for elu, selu and celu. It is 0 for hard_sigmoid and hard_tanh at both ends and for
+thresholded_relu at the threshold, and 0 and 1 for hard_swish at its lower and upper end.
 
 At -inf and inf values and slopes are their limits, even if the formula reads 0 times inf.
 
@@ -53,7 +53,7 @@ def thresholded_relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 def thresholded_relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     if alpha < 0:
         return thresholded_relu_input_pullback(xp, d, x, y, alpha, beta)
-    # not y <= alpha: an output just above the threshold may be rounded below it
+    # not y <= alpha, because an output just above the threshold may be rounded below it
     return relu_pullback(xp, d, x, y, alpha, beta)
 
 
@@ -90,8 +90,8 @@ def hard_sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def hard_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    # At an end y misses 0 or 1 by the rounding of alpha, beta and x, and of the product, which some compilers
-    # leave out. So a y as near as that is at the end, however it was rounded.
+    # At an end y differs from 0 or 1 by the rounding of alpha, beta, x and the product, which some compilers
+    # do not round. So every y within this rounding counts as the end.
     margin = 2 * epsilon(xp, y)
     near = margin * abs(beta)
     return xp.where((y > near) & (y < 1 - margin - near), alpha * d, xp.zeros_like(d))
@@ -163,7 +163,7 @@ def softsign_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: A
     return d * (r * r)
 
 
-# --- beyond the recurrent operators' ---------------------------------------------------------------------
+# --- activations that recurrent operators lack ------------------------------------------------------------
 
 
 def scaled_softplus(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -360,7 +360,7 @@ def clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
     return xp.where(xp.abs(z) > clip, xp.zeros_like(d), d)
 
 
-# --- with its parameters, as recurrent operators use it -----------------------------------------------
+# --- activations with their parameters, for recurrent operators -----------------------------------------
 
 
 class BoundActivation(NamedTuple):
@@ -384,7 +384,7 @@ class BoundActivation(NamedTuple):
 
 
 def activate(xp: Any, activation: BoundActivation, z: Any, clip: Any) -> Any:
-    """The activation of z, clipped before."""
+    """The activation of z, after clipping z."""
     return activation.value(xp, clip_value(xp, z, clip), activation.alpha, activation.beta)
 
 

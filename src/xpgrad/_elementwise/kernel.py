@@ -1,4 +1,4 @@
-"""Shared by elementwise kernels: the checks of a call, the quick way past them, `out`."""
+"""Shared by elementwise kernels: the checks of a call, the quick path without them, `out`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class ElementwiseKernel:
     names : sequence of str
         Its arrays' names.
     formula : Formula
-        With one operand for each array, and one result.
+        The formula, with one operand for each array, and one result.
     leader : str, optional
-        The array whose shape is that of the result and of all others; the last one by default.
+        The array whose shape the result and all other arrays have; the last one by default.
     broadcast : sequence of str, optional
         Arrays that only need to broadcast to the leader's shape.
     optional : sequence of str, optional
         Arrays that may be None.
     checks : sequence of tuple, optional
-        The name of each of the formula's parameters for the caller, and what checks its value:
-        ``check(operator, name, value)`` returns the number. Without them calls give checked numbers.
+        For each of the formula's parameters its public name and its check: ``check(operator, name, value)``
+        returns the number. Without checks, calls must pass checked numbers.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ElementwiseKernel:
         )
 
     def _checked(self, numbers: Sequence[Any]) -> list[float]:
-        """The numbers; a loop takes less time than a comprehension."""
+        """The numbers, by a loop, which takes less time than a comprehension."""
         checked = []
         for (name, check), number in zip(self._checks, numbers, strict=True):
             checked.append(check(self._operator, name, number))

@@ -1,7 +1,7 @@
 """The formulas of softmax, log-softmax and the softmax cross-entropy: steps over a row of logits.
 
-A row of only -inf is a mask of all classes: its softmax is 0, its log-softmax -inf, their gradients are 0.
-It has no loss: that is NaN, with its gradient. A row with inf or NaN is NaN throughout.
+A row of only -inf masks all classes: its softmax is 0, its log-softmax -inf, their gradients are 0. Its loss
+and the loss' gradient are NaN. A row with inf or NaN is NaN throughout.
 """
 
 from __future__ import annotations
