@@ -1,8 +1,8 @@
-"""Activation functions and their gradients, each declared once beside its two functions.
+"""Activation functions and their gradients, each declared once, before its two functions.
 
-Each function is one formula, evaluated in one pass: of the table in `activation_formulas`, which recurrent
-operators use too, or of this module. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are
-their limits; NaN propagates.
+Each function is one formula, evaluated in one pass. The formula is in the table of `activation_formulas`,
+which recurrent operators use too, or in this module. At a kink the slope is PyTorch's. Values and slopes at
+-inf and inf are their limits; NaN propagates.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _told_by_output(operator: str, alpha: Any) -> float:
     if number < 0:
         raise ValueError(
             f"{operator}: alpha is {number}, expected at least 0: with a negative alpha the output does not "
-            "tell the slope; prelu_grad takes the input instead"
+            "determine the slope; prelu_grad takes the input instead"
         )
     return number
 
@@ -626,7 +626,7 @@ _PRELU = Declaration(
 
 
 class PReLUGrads(NamedTuple, Generic[AnyArray]):
-    """What `prelu_grad` returns: one gradient each, None if it was not asked for.
+    """The gradients of `prelu_grad`; None for gradients that were not asked for.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Losses on logits and their gradients, each pair side by side, each in one stable formula."""
+"""Losses on logits and their gradients, each in one stable formula."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def softmax_cross_entropy(
     weights : array, shape (C,), optional
         A weight for each class.
     ignore_index : int, optional
-        A label whose samples are ignored: their loss and gradient are 0 for any X. Only for class numbers.
+        A label whose samples are ignored: their loss and gradient are 0 for any X. For class numbers only.
     reduction : {"mean", "sum", "none"}
         How the samples' losses are combined. With class numbers the mean is weighted by the labels' weights;
         with probabilities it is over all samples.
@@ -71,8 +71,8 @@ def softmax_cross_entropy(
     Returns
     -------
     array, shape () or, for "none", X's without the classes
-        The loss; NaN for a sample with a logit of inf or NaN, or with logits of -inf alone. A class whose
-        target is 0 counts nothing, even where its logit is -inf.
+        The loss; NaN for a sample with a logit of inf or NaN, or with only logits of -inf. A class with
+        target 0 adds nothing, even if its logit is -inf.
 
     Raises
     ------
@@ -236,7 +236,7 @@ class _CrossEntropy:
             self.label = self.counts = None
 
     def _take_numbers(self, labels: Any, ignore_index: Any) -> None:
-        """Labels by class number: which of them count; checks that those are classes."""
+        """Which labels by class number count; checks that these are classes."""
         xp, computation = self.xp, self.computation
         N, C, rest = self.rows
         label = computation.reshape(computation.lift_integers(labels), (N, 1, rest))
@@ -275,7 +275,7 @@ class _CrossEntropy:
         else:
             flat = xp.astype(
                 xp.reshape(self.label, (-1,)), xp.int64
-            )  # the only indices that all namespaces take
+            )  # the only indices that all namespaces support
             each = xp.reshape(xp.take(xp.reshape(self.weight, (-1,)), flat, axis=0), (N, 1, rest))
             if self.counts is not None:
                 each = xp.where(self.counts, each, xp.zeros_like(each))
@@ -302,7 +302,7 @@ class _CrossEntropy:
         return total / self._denominator() if self.reduction == "mean" else total
 
     def gradient(self, dY: Any, out: Any) -> Any:
-        """The cotangent of the logits from that of the loss."""
+        """The cotangent of the logits from the cotangent of the loss."""
         with self.engine.quiet():
             d = self._row_cotangent(dY)
         if self.label is None:

@@ -1,4 +1,4 @@
-"""Softmax and log-softmax and their gradients, each pair side by side."""
+"""Softmax and log-softmax and their gradients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A]
     Returns
     -------
     array, shape (...)
-        Y, of X's shape and dtype. A row of only -inf gives 0, one with inf or NaN gives NaN.
+        Y, of X's shape and dtype. A row of only -inf gives 0, a row with inf or NaN gives NaN.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def log_softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Arra
     Returns
     -------
     array, shape (...)
-        Y, of X's shape and dtype. A row of only -inf gives -inf, one with inf or NaN gives NaN.
+        Y, of X's shape and dtype. A row of only -inf gives -inf, a row with inf or NaN gives NaN.
 
     Raises
     ------
@@ -246,7 +246,7 @@ def _checked(
     flatten: bool,
     out: Any,
 ) -> Any:
-    """The formula along an axis, for arguments that may be wrong."""
+    """The formula along an axis, for unchecked arguments."""
     named = dict(zip(names, arrays, strict=True))
     check_given(operator, named)
     check_choice(operator, "flatten", flatten, (False, True))

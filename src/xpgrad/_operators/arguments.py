@@ -19,9 +19,9 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def explain(error: Exception, other: str = "Cell") -> None:
-    """Add to a kernel's error, once, the call that shows its arguments: the message begins with its name.
+    """Add to a kernel's error, once, the call of `help` for the kernel: the message begins with its name.
 
-    `other` is the public name to show where that is no public function's, as a user's cell.
+    `other` is the public name to show if the kernel's is not public, such as a user's cell.
     """
     operator = str(error.args[0] if error.args else "").partition(":")[0]
     name = operator if hasattr(sys.modules["xpgrad"], operator) else other
@@ -31,7 +31,7 @@ def explain(error: Exception, other: str = "Cell") -> None:
 
 
 def explained(function: Callable) -> Callable:
-    """Make a function's ValueError and TypeError say which public function's help to read."""
+    """Add the public function's `help` to a function's ValueError and TypeError."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     Raises
     ------
     TypeError
-        What is no array, or does not agree.
+        If an argument is not an array, or does not agree with the others.
     """
     given = {name: array for name, array in floats.items() if array is not None}
     numbers = {name: array for name, array in (integers or {}).items() if array is not None}
@@ -67,7 +67,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     check_array(operator, leader, first)
     xp = array_api_compat.array_namespace(first)
     for name, array in (given | numbers).items():
-        if type(array) is type(first):  # the common and quick case: one type has one namespace
+        if type(array) is type(first):  # the common, quick case: one type has one namespace
             continue
         check_array(operator, name, array)
         other = array_api_compat.array_namespace(array)
@@ -76,7 +76,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
                 f"{operator}: {name} is an array of {_short_name(other)}, expected {_short_name(xp)}, "
                 f"the namespace of {leader}"
             )
-    known = _floats_of(xp)  # before the others are held against it: a wrong leader is not their fault
+    known = _floats_of(xp)  # compare the others with the leader only if its dtype is right
     if not any(first.dtype == dtype for dtype in known.values()):
         raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}")
     one_device = array_api_compat.is_numpy_namespace(xp)
@@ -105,7 +105,7 @@ def _floats_of(xp: Any) -> dict[str, Any]:
 
 
 def _place(array: Any) -> Any:
-    """The array's device; None where arrays have none, because their memory belongs to all devices."""
+    """The array's device; None if arrays have no device because their memory belongs to all devices."""
     try:
         return device(array)
     except AttributeError:
@@ -118,7 +118,7 @@ def _differ(device: Any, other: Any) -> bool:
 
 
 def check_array(operator: str, name: str, array: Any) -> None:
-    """Raise TypeError for a non-array, and for NumPy arrays with more than values (such as masks)."""
+    """Raise TypeError for a non-array, and for NumPy arrays with more than values, such as masks."""
     kind = type(array)
     if kind is np.ndarray:
         return
@@ -148,7 +148,7 @@ def check_given(operator: str, arrays: Mapping[str, Any]) -> None:
 
 
 def check_cotangents(operator: str, cotangents: Mapping[str, Any]) -> None:
-    """Raise ValueError if a gradient gets none of its cotangents: its zeros would look like a result."""
+    """Raise ValueError if a gradient gets no cotangent: its zeros would look like a result."""
     if cotangents and all(cotangent is None for cotangent in cotangents.values()):
         names = ", ".join(cotangents)
         raise ValueError(f"{operator}: no cotangent is given, expected one or more of {names}")
@@ -173,7 +173,7 @@ def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Se
 
 
 def check_known(operator: str, name: str, size: Any) -> None:
-    """Raise ValueError for a size that is a symbol, as in JAX's exports."""
+    """Raise ValueError for a symbolic size, as in JAX's exports."""
     try:
         operator_index(size)
     except Exception as error:
@@ -277,9 +277,9 @@ def check_integers(operator: str, name: str, values: Any, count: int | None = No
     Raises
     ------
     ValueError
-        For another shape or number of them.
+        For another shape or another number of integers.
     TypeError
-        For what is neither, or holds anything but integers.
+        For another type, or anything but integers in it.
     """
     if array_api_compat.is_array_api_obj(values):
         check_array(operator, name, values)
@@ -312,9 +312,9 @@ def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int
     Raises
     ------
     ValueError
-        Where there are not N of them, from 0 to T.
+        Unless they are N lengths from 0 to T.
     TypeError
-        Where they are no integers in a sequence or an array.
+        If they are not integers in a sequence or an array.
     """
     lengths = check_integers(operator, "sequence_lens", sequence_lens, N)
     check_lengths_within(operator, "sequence_lens", lengths, T)
@@ -340,11 +340,11 @@ def check_wrt(
     operator : str
         For messages.
     wrt : iterable of str or None
-        None stands for all of `names` except those that are None in `given`.
+        None means all of `names` except arguments that are None in `given`.
     names : sequence of str
         The allowed names.
     given : dict of str to array or None
-        Arguments that have a gradient only if they are given.
+        Optional arguments, which have a gradient only if given.
     """
     left_out = {name for name, array in (given or {}).items() if array is None}
     if wrt is None:

@@ -2,9 +2,9 @@
 
 T time, N batch, I input, H hidden, J the projected size of an LSTM's state (H without projection), E the
 width of a head, D directions, C and O channels; ``4H`` is four times H. The last entry may be ``"..."``, any
-number of axes that are the same in all arrays that have it, or ``"?"``, axes whose sizes must be computed.
-Arrays without N are parameters; the kernel has a ``per_sample`` form of their gradient. An operand without an
-entry is broadcast.
+number of axes, the same in all arrays with this entry, or ``"?"``, axes whose sizes must be computed. Arrays
+without N are parameters; the kernel has a ``per_sample`` form of their gradient. An operand without an entry
+is broadcast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def gradient_name(operand: str) -> str:
 _IMAGES = {"X": "N ?", "B": "O", "Y": "N O ?"}
 
 ELEMENTWISE: Mapping[str, str] = {"X": "...", "Y": "..."}
-"""Of activations, and of what works along one axis: every axis could be a batch."""
+"""The axes of activations, and of functions along one axis: every axis could be a batch."""
 
 AXES: dict[str, Mapping[str, str]] = {
     "conv": {**_IMAGES, "W": "O ?"},
@@ -35,7 +35,7 @@ AXES: dict[str, Mapping[str, str]] = {
     "softmax_cross_entropy": {"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
     "binary_cross_entropy_with_logits": {**ELEMENTWISE, "targets": "..."},
 }
-"""By kernel; declarations of recurrent operators (`units.py`) add theirs."""
+"""The axes by kernel; declarations of recurrent operators (`units.py`) add theirs."""
 
 
 def axes_of_cell(cell: Cell) -> dict[str, str]:

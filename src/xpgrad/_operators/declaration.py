@@ -1,8 +1,8 @@
-"""An elementwise operator, declared once: its formulas, its arguments, and what is said of it.
+"""An elementwise operator, declared once: its formulas, its arguments, and its description.
 
-From a declaration follow both kernels with their checks, both docstrings, and what other parts need to know
-of the operator: adapters, `check`, random calls, and the tables and the plot of docs/activations.md. The
-signatures of its two functions have the defaults, and say which arguments are arrays: checkers read them.
+A declaration determines both kernels with their checks, both docstrings, and the use of the operator in
+adapters, `check`, random calls, and the tables and the plot of docs/activations.md. The signatures of its two
+functions have the defaults and the types, for type checkers.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def formulas_of(
     residual : {"X", "Y"}
         The array.
     parameters : tuple of str
-        Which of its alpha and beta each call gives.
+        The parameters, of alpha and beta, that each call gives.
     **fixed
-        The values of those that no call gives.
+        The values of the other parameters.
 
     Raises
     ------
     TypeError
-        For a parameter of the function that has no value.
+        If a parameter of the function has no value.
     """
     own = {"alpha": activation.alpha, "beta": activation.beta}
     for name, default in own.items():
@@ -106,15 +106,15 @@ def formulas_of(
 
 @dataclass(frozen=True)
 class DeclaredOperand:
-    """An array beside X, which broadcasts to it and has a gradient.
+    """A further array, which broadcasts to X and has a gradient.
 
     Parameters
     ----------
     about : str
-        What it is, for the docstrings.
+        Its description, for docstrings.
     pullback : callable
-        The formula of each element's part of its gradient, which is their sum. Its operands are called `d`,
-        `x` and as the operators' arrays.
+        The formula of each element's term of the gradient, which is the sum of these terms. Its operands are
+        named `d`, `x` and as the operators' arrays.
     shown : float
         Its value in examples and in the plot.
     """
@@ -125,7 +125,7 @@ class DeclaredOperand:
 
     @cached_property
     def formula(self) -> Formula:
-        """Each element's part of the gradient."""
+        """Each element's term of the gradient."""
         return Formula(self.pullback)
 
     @cached_property
@@ -137,12 +137,12 @@ class DeclaredOperand:
 
 
 class Attribute(NamedTuple):
-    """A number of the function's formulas, or a word that chooses them.
+    """A number in the function's formulas, or a word that chooses between formulas.
 
     Parameters
     ----------
     about : str
-        What it is, for the docstrings.
+        Its description, for docstrings.
     check : callable, optional
         ``check(operator, name, value)`` returns the number or raises; None for a word.
     kind : str, optional
@@ -163,25 +163,25 @@ class Declaration:
     name : str
         The forward's public name.
     formulas : tuple of Formula
-        The value, of X and the operands; and X's gradient, of dY, the residual and the operands.
+        The value, from X and the operands; and X's gradient, from dY, the residual and the operands.
     summary, equation, slope, source : str
         For docstrings and pages; `slope` is the gradient's equation.
     examples : tuple of str
         The results for X = [-1, 0.5], without and with the gradient, for dY = [1, 2].
     residual : {"X", "Y"}
-        What the gradient takes besides the cotangent.
+        The array that the gradient takes besides the cotangent.
     operands : mapping of str to DeclaredOperand, optional
         The other arrays, in their order.
     attributes : mapping of str to Attribute, optional
-        The other arguments; the numbers in the order of the formulas' parameters.
+        The other arguments; numbers in the order of the formulas' parameters.
     kinks : tuple of float, optional
-        Where the derivative jumps.
+        The places where the derivative jumps.
     shown : mapping of str to float, optional
-        Attributes in the plot, where the default shows little.
+        Attributes in the plot, if the defaults show little.
     onnx : str, optional
-        ONNX's operator and, behind it, those attributes of the function that it has: "Selu alpha gamma".
+        ONNX's operator, followed by the function's attributes that it has: "Selu alpha gamma".
     torch : str, optional
-        The name of its module in PyTorch or, where that has none, in `xpgrad_torch`.
+        The name of its module in PyTorch, or in `xpgrad_torch` if PyTorch has none.
     """
 
     name: str
@@ -200,7 +200,7 @@ class Declaration:
     torch: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise TypeError where a parameter of a formula has no value."""
+        """Raise TypeError if a parameter of a formula has no value."""
         numbers = [name for name, one in self.attributes.items() if one.check]
         for formula in self.formulas:
             code = formula.function.__code__  # `inspect` takes a thousand times as long
@@ -228,18 +228,18 @@ class Declaration:
         return ElementwiseKernel(operator, names, formula, arrays[-1], [*self.operands], checks=checks)
 
     def gradients(self, arrays: Sequence[Any], wrt: Iterable[str] | None, out: Any) -> list[Any]:
-        """The gradients of X and of the operands, None for those that are not wanted; `out` is for X's."""
+        """The gradients of X and of the operands, None for unwanted gradients; `out` is for X's gradient."""
         operator = f"{self.name}_grad"
         check_given(operator, dict(zip(("dY", "X", *self.operands), arrays, strict=True)))
         wanted = check_wrt(operator, wrt, ("X", *self.operands))
         if out is not None and "X" not in wanted:
             raise ValueError(f"{operator}: out is given, expected 'X' in wrt: out is for dX")
-        # those of operands first: out may be the memory of dY or X
+        # operands' gradients first: out may be the memory of dY or X
         others = [self._of_operand(name, arrays) if name in wanted else None for name in self.operands]
         return [self.gradient(arrays, (), out) if "X" in wanted else None, *others]
 
     def _of_operand(self, name: str, arrays: Sequence[Any]) -> Any:
-        """The gradient of an operand: what its elements add, summed over all that share a value."""
+        """The gradient of an operand: the elements' terms, summed over all elements that share a value."""
         computation, operand = self.gradient.check(arrays), self.operands[name]
         named = dict(zip(("dY", "X", *self.operands), arrays, strict=True))
         xp, engine = computation.xp, computation.engine
@@ -251,7 +251,7 @@ class Declaration:
             total = xp.sum(terms, axis=axes, keepdims=True) if axes else terms
         return computation.lower(xp.reshape(total, shape))
 
-    # --- what is said of it
+    # --- docstrings
 
     def forward(self, function: _Function) -> _Function:
         """Give the forward its docstring, and declare it."""
@@ -268,7 +268,7 @@ class Declaration:
         if self.operands:
             names = ", ".join(["dX", *(f"d{name}" for name in self.operands)])
             kind = str(function.__annotations__["return"]).partition("[")[0]
-            result = f"{kind}\n    ``({names})``; those of operands sum over all elements that share a value."
+            result = f"{kind}\n    ``({names})``; operands' gradients sum over elements that share a value."
         return self._document(
             function, f"Gradient of `{self.name}`.", self.slope,
             _COTANGENT + _RESIDUALS[self.residual].format(name=self.name), result,

@@ -1,7 +1,7 @@
-"""What adapters take of the rest of the core: how a kernel is called and mapped, and parts of operators.
+"""The core's functions for adapters: calls and maps of kernels, and parts of operators.
 
-This package describes operators, and is the only private one that adapters import. What they need of others
-stands here.
+This package describes operators, and is the only private package that adapters import. This module re-exports
+what they need from other packages.
 """
 
 from xpgrad._calls.mapped_call import Mapped, MappedCall

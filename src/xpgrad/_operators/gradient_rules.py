@@ -10,7 +10,7 @@ __all__ = ["RULES", "GradientRule"]
 
 
 class GradientRule(NamedTuple):
-    """How the outputs of a forward kernel are passed to its gradient.
+    """How a gradient takes the outputs of its forward kernel.
 
     A forward with one output, Y, returns the bare array.
     """
@@ -23,4 +23,4 @@ class GradientRule(NamedTuple):
 
 
 RULES: dict[Callable, GradientRule] = {}
-"""By forward."""
+"""The rules by forward."""

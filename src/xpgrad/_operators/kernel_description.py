@@ -1,4 +1,4 @@
-"""What a kernel and its gradient take and return, read from their signatures: for adapters."""
+"""Descriptions for adapters: arguments and results of a kernel and its gradient, read from signatures."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ OPEN = ("...", "?")
 """Axes of any number."""
 
 ORDERED = ("lstm", "gru", "rnn")
-"""Operators whose weights frameworks have with the gates in another order, or by inputs."""
+"""Operators whose weights have another order of gates, or inputs first, in some frameworks."""
 
-_WEIGHTS = ("W", "R")  # whose last two axes a framework may have swapped
-_LAYOUT_OF_WEIGHTS = {  # of `run_foreign`; a single step has no such axes
+_WEIGHTS = ("W", "R")  # a framework may have swapped their last two axes
+_LAYOUT_OF_WEIGHTS = {  # arguments of `run_foreign`; a single step has no such axes
     name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
     for name, default, kind in (("gate_order", None, "Sequence[int] | None"), ("input_major", False, "bool"))
 }
-_OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
-_NO_OPERANDS = ("out", "reset")  # memory of the caller's or the framework's choice; a part of the lengths
+_OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # no arguments of adapters' kernels
+_NO_OPERANDS = ("out", "reset")  # chosen memory; a part of the lengths
 
 
 class KernelDescription:
-    """A kernel and its gradient; adapters' subclasses run it on arrays of their frameworks.
+    """A kernel and its gradient; adapters' subclasses run them on arrays of their frameworks.
 
     Its operands are the kernel's array arguments. Outputs of the kernel that the gradient takes are saved.
 
     Parameters
     ----------
     name : str
-        The kernel's name; with ``_grad`` behind it, the gradient's.
+        The kernel's name; the gradient's name ends with ``_grad``.
     shapes : mapping of str to str, optional
-        The axes of operands and outputs by name, by default those of `axes`. Where X is ``"..."`` alone,
-        the kernel works elementwise or along one axis: every axis could be a batch.
+        The axes of operands and outputs by name, by default from `axes`. If X is only ``"..."``, the kernel
+        works elementwise or along one axis: every axis could be a batch.
     replaced : mapping of str to str, optional
-        For each operand that an output can replace in the gradient: that output. Only the output is saved.
+        For each operand that an output can replace in the gradient, this output. Only the output is saved.
     ordered : bool
-        Whether more attributes say how weights are laid out; see `run_foreign`.
+        Whether further attributes describe the layout of weights; see `run_foreign`.
     cell : Cell, optional
-        The kernel, if it is not one of xpgrad's own.
+        The user's cell, if the kernel is not one of xpgrad's.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class KernelDescription:
     ) -> None:
         self.name, self.gradient_name = name, f"{name}_grad"
         self._cell, self._unit = cell, None if cell is not None else unit_of(name)
-        # Whether the kernel can keep its products for the gradient, as one more output.
+        # Whether the kernel can keep its products for the gradient, as an additional output.
         self.keeps_products = self._unit is not None and name == self._unit.name and self._unit.keeps_products
         forward, gradient = (inspect.signature(self.function(which)) for which in (0, 1))
-        # The types of their results where these have names; a cell's are its own.
+        # The named tuples of their results, if they have names; a cell has its own.
         self.result, self.gradient_result = (result_type(self.function(which)) for which in (0, 1))
         self._read_forward(forward.parameters)
         if ordered:
@@ -81,7 +81,7 @@ class KernelDescription:
         """Find the operands and attributes among the kernel's parameters."""
         self.operands = tuple(n for n in array_arguments(self.function(0)) if n not in _NO_OPERANDS)
         needed = {name for name in self.operands if parameters[name].default is inspect.Parameter.empty}
-        self.required = needed - {"B"}  # None: no biases
+        self.required = needed - {"B"}  # None means no biases
         self.attributes = {
             name: p
             for name, p in parameters.items()
@@ -94,7 +94,7 @@ class KernelDescription:
         )
 
     def _read_results(self) -> None:
-        """Find what the kernel returns: first the outputs that have a cotangent."""
+        """Find the kernel's outputs: first the outputs with a cotangent."""
         if self._cell is not None:
             outputs = self._cell.outputs
         else:
@@ -105,8 +105,8 @@ class KernelDescription:
     def _read_gradient(
         self, parameters: Mapping[str, inspect.Parameter], replaced: Mapping[str, str]
     ) -> None:
-        """Find what the gradient takes, its own attributes, and what it returns."""
-        # What the gradient depends on: not a bias that was only added.
+        """Find the gradient's operands, its own attributes, and its results."""
+        # The operands that the gradient depends on: not a bias that was only added.
         self.taken = tuple(name for name in self.operands if name in parameters and name not in replaced)
         kept = {*parameters, *replaced.values(), *(("products",) if self.keeps_products else ())}
         self.saved = tuple(name for name in self.outputs if name in kept)
@@ -116,7 +116,7 @@ class KernelDescription:
         self.arguments = self.arguments_of(self.gradient_arrays)
         known = {*self.arguments, *self.attributes, *_OF_GRADIENTS, *_NO_OPERANDS}
         self.gradient_attributes = {name: p for name, p in parameters.items() if name not in known}
-        # The operands whose gradients it returns, in its order: all that have one, or the first alone.
+        # The operands whose gradients it returns, in its order: all that have one, or only the first.
         self.selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters
         self.graded = self.differentiable if self.selects else self.operands[:1]
         if self.gradient_result is not None:
@@ -124,7 +124,7 @@ class KernelDescription:
             self.graded = tuple(sorted(self.graded, key=lambda name: order.index(gradient_name(name))))
 
     def function(self, which: int) -> Callable[..., Any]:
-        """The kernel (0) or its gradient (1): xpgrad's is looked up each time, it may be replaced."""
+        """The kernel (0) or its gradient (1); xpgrad's are looked up each time, as they may be replaced."""
         if self._cell is not None:
             return (self._cell, self._cell.grad)[which]
         return getattr(xpgrad, (self.name, self.gradient_name)[which])
@@ -134,7 +134,7 @@ class KernelDescription:
         return tuple(self._argument.get(name, name) for name in arrays)
 
     def saved_of(self, outputs: Sequence[Any]) -> list[Any]:
-        """Those of the kernel's outputs that the gradient takes."""
+        """The kernel's outputs that the gradient takes."""
         by_name = dict(zip(self.outputs, outputs, strict=True))
         return [by_name[name] for name in self.saved]
 
@@ -145,7 +145,7 @@ class KernelDescription:
     def gradient_options(
         self, wrt: Sequence[str], attributes: Mapping[str, Any], per_sample: bool | str
     ) -> dict[str, Any]:
-        """What the gradient takes beside arrays."""
+        """The gradient's arguments besides arrays."""
         selected = {"wrt": tuple(wrt)} if self.selects else {}
         return {**attributes, **selected, **({"per_sample": per_sample} if per_sample else {})}
 
@@ -154,7 +154,7 @@ class KernelDescription:
         return dict(zip(self.graded, results if self.selects else (results,), strict=True))
 
     def axes(self, name: str, attributes: Mapping[str, Any]) -> list[str]:
-        """The axes of an operand or output as the attributes lay them out."""
+        """The axes of an operand or output for these attributes."""
         if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
             return []
         axes = self.shapes[name].split()
@@ -166,14 +166,14 @@ class KernelDescription:
         return axes
 
     def batch_axis(self, name: str, attributes: Mapping[str, Any]) -> int | None:
-        """Which axis of an operand or output is the batch; None for a parameter."""
+        """The batch axis of an operand or output; None for a parameter."""
         axes = self.axes(name, attributes)
         return axes.index("N") if "N" in axes else None
 
     def lacks_batch(self, name: str, rank: int, attributes: Mapping[str, Any]) -> bool:
-        """Whether an array of so many axes is a single sample's, without an axis for the batch."""
+        """Whether an array with this number of axes is a single sample, without a batch axis."""
         return rank < len([axis for axis in self.axes(name, attributes) if axis not in OPEN])
 
     def reduces(self, attributes: Mapping[str, Any]) -> bool:
-        """Whether the output is a number for the whole batch, as that of a loss."""
+        """Whether the output is one number for the whole batch, as of a loss."""
         return attributes.get("reduction", "none") != "none"

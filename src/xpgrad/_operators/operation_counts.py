@@ -1,8 +1,8 @@
-"""How many operations the matrix products of an operator have, from shapes: for tools that count them.
+"""The number of operations in an operator's matrix products, from shapes: for tools that count them.
 
 A multiplication and an addition are two operations. Each weight is multiplied once for each place where it is
-used: recurrent weights at each step of each sequence, a convolution's at each position of the output, or of
-the input where it is transposed. Everything else counts as nothing, as in PyTorch's counter.
+used: recurrent weights at each step of each sequence, a convolution's weights at each position of the output,
+a transposed convolution's at each position of the input. Nothing else counts, as in PyTorch's counter.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def forward_operations(operator: str, shapes: Shapes, output: Sequence[int]) -> int:
-    """Of an operator, for the shapes of its operands by name and that of its first output."""
+    """The operations of an operator, for the shapes of its operands by name and of its first output."""
     return sum(_products(operator, shapes, output).values())
 
 
 def gradient_operations(
     operator: str, shapes: Shapes, output: Sequence[int], wanted: Collection[str], layout: int = 0
 ) -> int:
-    """Of its gradients in the wanted operands.
+    """The operations of its gradients by the wanted operands.
 
-    A recurrence takes cotangents back through all steps but the first, and through that one for the sake of
-    an initial state alone.
+    A recurrence takes cotangents back through all steps but the first, and through the first step only for an
+    initial state.
     """
     products = _products(operator, shapes, output)
     count = sum(products.get(name, 0) for name in wanted)
@@ -42,7 +42,7 @@ def gradient_operations(
 
 
 def _products(operator: str, shapes: Shapes, output: Sequence[int]) -> dict[str, int]:
-    """Of the forward product with each weight."""
+    """The operations of the forward product with each weight."""
     X = shapes["X"]
     images = {"conv": output, "conv_transpose": X}.get(operator)
     places = prod(X[:-1]) if images is None else images[0] * prod(images[2:])

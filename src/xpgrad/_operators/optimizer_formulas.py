@@ -1,8 +1,8 @@
 """Steps of optimizers, as PyTorch has them: for adapters that write training steps.
 
 Each function takes ``xp``, the parameter, its gradient, the learning rate, the number of this step from 1 on
-in float64, what the optimizer keeps of the parameter, and its numbers. It returns the new parameter, then
-what it keeps now. ``xp`` is any namespace of the array API.
+in float64, the arrays that the optimizer keeps for the parameter, and the optimizer's numbers. It returns the
+new parameter, then the new kept arrays. ``xp`` is any namespace of the array API.
 
 References
 ----------
@@ -24,7 +24,7 @@ def sgd(xp: Any, w: Any, g: Any, rate: Any, step: Any, *, weight_decay: float) -
 def momentum(
     xp: Any, w: Any, g: Any, rate: Any, step: Any, velocity: Any, *, momentum: float, weight_decay: float
 ) -> tuple:
-    """Gradient descent along a sum of gradients, of which each step keeps a share."""
+    """Gradient descent along a decaying sum of gradients."""
     velocity = momentum * velocity + _decayed(w, g, weight_decay)
     return w - rate * velocity, velocity
 
@@ -33,10 +33,10 @@ def adamw(
     xp: Any, w: Any, g: Any, rate: Any, step: Any, mean: Any, square: Any,
     *, beta1: float, beta2: float, epsilon: float, weight_decay: float,
 ) -> tuple:  # fmt: skip
-    """Gradients over the root of their squares, both as means over steps; weights decay by themselves."""
+    """The mean gradient over the root of the mean square, both over steps; weights decay separately."""
     mean = beta1 * mean + (1 - beta1) * g
     square = beta2 * square + (1 - beta2) * (g * g)
-    # 1 - beta^step, the means' share of what they would be after many steps
+    # 1 - beta^step corrects the means of the first steps
     share1, share2 = (
         xp.astype(1 - xp.pow(xp.zeros_like(step) + beta, step), w.dtype) for beta in (beta1, beta2)
     )
@@ -52,8 +52,8 @@ def _decayed(w: Any, g: Any, weight_decay: float) -> Any:
 class Optimizer(NamedTuple):
     """An optimizer.
 
-    Its step, the names of what it keeps of a parameter, its numbers' defaults, and whether it depends on the
-    number of the step.
+    Its step, the names of the arrays that it keeps for a parameter, its numbers' defaults, and whether it
+    depends on the number of the step.
     """
 
     step: Callable[..., tuple]

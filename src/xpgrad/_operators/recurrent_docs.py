@@ -1,4 +1,4 @@
-"""Docstrings of adapters' recurrent functions: what each framework says of the same operands and results."""
+"""Docstrings of adapters' recurrent functions: the same operands and results in each framework's words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Words", "recurrent_docstring"]
 
 
 class Words(NamedTuple):
-    """What the docstrings of one framework say in its own words."""
+    """The words of one framework's docstrings."""
 
     array: str
     """The type of an operand."""
@@ -23,21 +23,21 @@ class Words(NamedTuple):
     result: str
     """The type of a result."""
     gradient: str
-    """What follows on the gradient's name."""
+    """The text after the gradient's name."""
     refused: str
-    """Which operands raise TypeError."""
+    """The operands that raise TypeError."""
     constant: str
-    """What is added to the meaning of an operand that has no gradient."""
+    """The text after the meaning of an operand without a gradient."""
     notes: Mapping[str, str]
-    """What is added to the meaning of operands and options."""
+    """The text after the meaning of operands and options."""
     options: Mapping[str, str]
-    """Options that no other framework has."""
+    """Options that only this framework has."""
     arrays: str
-    """What its arrays are called: "PyTorch tensors"."""
+    """The name of its arrays: "PyTorch tensors"."""
     sequence: str
-    """The example of a sequence, with places for `name`, `rows`, `arguments` and `results`."""
+    """The example of a sequence, with fields for `name`, `rows`, `arguments` and `results`."""
     step: str
-    """That of a step, with one more place, for `states`."""
+    """The example of a step, with one more field, for `states`."""
 
 
 _RECURRENT = """
@@ -69,8 +69,8 @@ Examples
 """
 _OPTIONS = {
     "linear_before_reset": """{0, 1}
-    Where the reset gate multiplies: 1 behind the recurrent product, as in `torch.nn.GRU`; 0 in front of it,
-    ONNX's default.""",
+    Where the reset gate multiplies: 1 after the recurrent product, as in `torch.nn.GRU`; 0 before it, ONNX's
+    default.""",
     "peephole": """{"full", "truncated"}
     ``"full"`` is the true gradient. ``"truncated"`` leaves out the path from the peepholes into the cell
     state, as ONNX Runtime's LSTMGrad does.""",
@@ -91,13 +91,13 @@ def recurrent_docstring(
     name : str
         The function's name.
     function : callable
-        The function; its signature tells which arguments it has.
+        The function; its signature has the arguments.
     words : Words
-        What the framework says.
+        The framework's words.
     arguments : str, optional
-        Those of the example.
+        The arguments of the example.
     results : sequence of str, optional
-        The names of what it returns, by default the states.
+        The names of its results, by default the states.
     """
     unit = declared_unit(name)
     about = f"One step of `{unit.name}`, for a loop that you write."
@@ -108,7 +108,7 @@ def recurrent_docstring(
 
 
 def _sections(name: str, signature: Signature, results: str, arguments: str, words: Words) -> str:
-    """What stands behind the first line."""
+    """The docstring after the first line."""
     axes, unit = AXES[name], declared_unit(name)
     example = words.sequence if "sequence_lens" in axes else words.step
     return (_RECURRENT + example).format(
@@ -125,7 +125,7 @@ def _sections(name: str, signature: Signature, results: str, arguments: str, wor
 
 
 def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
-    """What a function's parameters are; the attributes of xpgrad's function stand together."""
+    """The section of a function's parameters; the attributes of xpgrad's function stand together."""
     axes, options = AXES[name], {**_OPTIONS, **words.options}
     unit = declared_unit(name)
     attributes = [x for x in signature.parameters if x not in axes and x not in options]

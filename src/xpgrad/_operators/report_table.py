@@ -1,4 +1,4 @@
-"""What adapters' reports of replaced modules or layers have: rows, and the table that they print."""
+"""Rows and tables of adapters' reports of replaced modules or layers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,20 +7,20 @@ __all__ = ["ReportRow", "report_text"]
 
 
 class ReportRow(NamedTuple):
-    """One module or layer: its names in the model, its type, what takes its place, and why nothing does.
+    """One module or layer: its names in the model, its type, its replacement, and why it has none.
 
     Parameters
     ----------
     names : tuple of str
-        Where it stands in the model; ``""`` is the model itself.
+        Its places in the model; ``""`` is the model itself.
     type : str
         Its type's name.
     now : str
-        The type of what takes its place, or ``"unchanged"``.
+        The replacement's type, or ``"unchanged"``.
     why : str
-        Why it stays, or when the framework goes on computing it; empty where neither is so.
+        Why it stays, or when the framework still computes it; empty otherwise.
     warns : bool
-        Whether `swap` warns about it: xpgrad has such a one, but does not take this one's place.
+        Whether `swap` warns about it: xpgrad has such a module, but does not replace this one.
     """
 
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ def report_text(rows: Sequence[ReportRow], kind: str, counted: str) -> str:
     kind : str
         The head of the column of names.
     counted : str
-        What the last line counts.
+        The noun that the last line counts.
     """
     cells = [(", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in rows]
     table = [(kind, "type", "now", "why"), *cells]

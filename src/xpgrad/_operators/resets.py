@@ -1,8 +1,8 @@
-"""Resets within sequences: checked once, then a part of the lengths, which is all that operators see.
+"""Resets within sequences: checked once, then a part of the lengths that operators get.
 
-Lengths and resets are one array (N, 1 + T) of integers, each sequence's length and a 1 for each step with a
-reset before it: whatever carries lengths to a kernel, to its program or to a framework's operator carries
-resets too. What they mean for the rows of a recurrence stands in `_recurrent.timeline`.
+Lengths and resets are one array (N, 1 + T) of integers: each sequence's length, and a 1 for each step with a
+reset before it. So everything that passes lengths to a kernel, to its program or to a framework's operator
+also passes resets. `_recurrent.timeline` applies them to the rows of a recurrence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_reset(operator: str, reset: Any, is_bool: bool, T: int, N: int, layout
 
 
 def are_booleans(operator: str, reset: Any) -> bool:
-    """Whether the array is one of booleans; TypeError for what is no array."""
+    """Whether the array has booleans; TypeError for a non-array."""
     if not array_api_compat.is_array_api_obj(reset):
         raise TypeError(f"{operator}: reset is a {type(reset).__name__}, expected an array of booleans")
     check_array(operator, "reset", reset)
@@ -41,20 +41,20 @@ def are_booleans(operator: str, reset: Any) -> bool:
 
 
 def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) -> Any:
-    """The lengths with resets; the lengths as they are where there is no reset.
+    """The lengths with resets; the unchanged lengths if `reset` is None.
 
     Parameters
     ----------
     operator : str
         For messages.
     X : array
-        The input, whose own faults are found later.
+        The input; its own errors are found later.
     lengths : array, sequence of int or None
-        Of each sequence.
+        The length of each sequence.
     reset : array of booleans or None
         (T, N), in layout 1 (N, T).
     layout : int
-        The call's.
+        The call's layout.
     """
     if reset is None or getattr(X, "ndim", 0) != 3 or layout not in (0, 1):
         return lengths
@@ -63,7 +63,7 @@ def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) ->
     if engines.is_traced(reset) or (lengths is not None and engines.is_traced(lengths)):
         xp = array_api_compat.array_namespace(reset if engines.is_traced(reset) else lengths)
         marks = xp.asarray(reset) if layout else xp.asarray(reset).T
-        # made of the marks, T lies where these do, on several devices too
+        # T, computed from the marks, is on the marks' devices, also on several
         own = 0 * xp.sum(marks, axis=1) + T if lengths is None else xp.asarray(lengths)
         return joined(xp, own, marks)
     marks = _in_numpy(reset)
@@ -84,12 +84,12 @@ def joined(xp: Any, lengths: Any, reset: Any) -> Any:
 
 
 def check_with_resets(operator: str, lengths: Any, N: int, T: int) -> Any:
-    """Lengths with resets as a NumPy array; as they are where a trace does not know them.
+    """Lengths with resets as a NumPy array; unchanged if they are traced.
 
     Raises
     ------
     ValueError
-        Where their shape is another than (N, 1 + T), or a length is not from 0 to T.
+        If their shape is not (N, 1 + T), or a length is not from 0 to T.
     """
     check_shape(operator, "sequence_lens", lengths, "N, 1 + T", (N, 1 + T))
     if engines.is_traced(lengths):

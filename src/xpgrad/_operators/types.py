@@ -1,12 +1,12 @@
 """The types of arrays in public signatures, and what signatures say about arrays and results.
 
-A kernel takes arrays of any namespace, and returns arrays of the class that it was given. A public function
-says so to a user's type checker: ``X: Array[A]`` is an argument, and `A` the type of results. A gradient with
-`wrt` has results that may be None: ``wrt: Wanted[MaybeNone] | None`` makes its results ``A | MaybeNone``.
-Named tuples of results are generic over `AnyArray`, which a user may leave out.
+A kernel takes arrays of any namespace, and returns arrays of the same class. A public function tells this to
+a user's type checker: ``X: Array[A]`` is an argument, and `A` the type of results. A gradient with `wrt` has
+results that may be None: ``wrt: Wanted[MaybeNone] | None`` makes its results ``A | MaybeNone``. Named tuples
+of results are generic over `AnyArray`, which a user may omit.
 
-`array_arguments` lists the arguments that are annotated by `Array` or `Lengths`. From it adapters know which
-arguments of an operator are arrays, and so do tools that make random calls.
+`array_arguments` lists the arguments that are annotated by `Array` or `Lengths`. Adapters, and tools that
+make random calls, use it to find an operator's arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, get_args, get_origin
 if TYPE_CHECKING:
     from typing import Never
 
-    from typing_extensions import TypeVar  # checkers know the package; Python 3.11's has no `default`
+    from typing_extensions import TypeVar  # known to checkers; Python 3.11's has no `default`
 
     A = TypeVar("A")
     AnyArray = TypeVar("AnyArray", default=Any)
@@ -41,8 +41,8 @@ __all__ = ["A", "AnyArray", "Array", "Lengths", "MaybeNone", "Wanted", "array_ar
 class Array(Protocol[A_co]):
     """An argument that is an array; `A_co` is the type of results.
 
-    A checker finds it as the type of ``X[...]``: a tensor for a parameter of PyTorch, and for NumPy, whose
-    types include the number of axes, an array of any number of axes, because results have other axes.
+    A checker finds `A_co` as the type of ``X[...]``: a tensor for a parameter of PyTorch. NumPy's types
+    include the number of axes; there it is an array of any number of axes, because results have other axes.
     """
 
     @property
@@ -72,16 +72,16 @@ class IntegerArray(Protocol):
 class Wanted(Protocol[MaybeNone_co]):
     """Names of arguments, for `wrt`: gradients of others are None.
 
-    To a checker these gradients are of the type ``A | Any``: they have the methods of an array and need no
-    test for None. It finds `Any` for `MaybeNone_co` as the result of `__getattribute__`, which every object
-    has. Without `wrt` it takes the default of `MaybeNone`, `Never`, which leaves `A`.
+    For a checker these gradients have the type ``A | Any``: they have the methods of an array and need no
+    test for None. The checker finds `Any` for `MaybeNone_co` as the result of `__getattribute__`, which every
+    object has. Without `wrt` it takes the default of `MaybeNone`, `Never`, which leaves `A`.
     """
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
 
     def __getattribute__(self, name: str, /) -> MaybeNone_co:
-        """As every object has it."""
+        """Return an attribute, as every object does."""
 
 
 Lengths: TypeAlias = Sequence[int] | IntegerArray
@@ -93,7 +93,7 @@ def array_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     hints = _hints(function)
     parameters = inspect.signature(function).parameters.values()
     found = {p.name for p in parameters if _has_array(hints.get(p.name, p.annotation))}
-    # Memory for the result is the caller's or the framework's to choose.
+    # The caller or the framework chooses memory for the result.
     return tuple(p.name for p in parameters if p.name in found and p.name != "out")
 
 
@@ -105,10 +105,10 @@ def result_type(function: Callable[..., Any]) -> Any:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function; what is only callable has its annotations in its signature."""
+    """The annotations of a function; of another callable, from its signature."""
     return get_type_hints(function) if inspect.isfunction(function) else {}
 
 
 def _has_array(hint: Any) -> bool:
-    """Whether an annotation is that of an array, or of one that may be left out."""
+    """Whether an annotation is an array, or an optional array."""
     return hint in (Array, IntegerArray) or get_origin(hint) is Array or any(map(_has_array, get_args(hint)))

@@ -1,9 +1,8 @@
-"""A recurrent operator, declared once beside its formulas: its arrays, and what is said of them.
+"""A recurrent operator, declared once in the file of its formulas: its arrays and their descriptions.
 
-From a declaration follow what its kernels take, the axes of its arrays, `vjp`, a single step, and what other
-parts need to know of the operator: adapters with their docstrings, `check`, random calls, and the reference's
-pages. The signatures of its functions have the defaults, and say which arguments are arrays: checkers read
-them.
+A declaration determines the kernels' operands, the axes of their arrays, `vjp`, a single step, and the use of
+the operator in adapters with their docstrings, `check`, random calls, and the reference's pages. The
+signatures of its functions have the defaults and the types, for type checkers.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ _COMMON = {
     "sequence_lens": "Length of each sequence, {}, from 0 to T; integers.",
 }
 _OTHERWISE = {"R": "Recurrence weights, {}; E is H / heads.", "B": "Biases, {}."}
-"""Where R has heads, and a gate has one bias."""
+"""For operators whose R has heads, and whose gates have one bias."""
 
 
 class UnitArray(NamedTuple):
-    """An array beside X, W, R, B, the lengths and the states.
+    """An array besides X, W, R, B, the lengths and the states.
 
     Parameters
     ----------
     axes : str
-        Its axes, as `AXES` has them.
+        Its axes, as in `AXES`.
     about : str
-        What it is, for docstrings, with a place for its shape.
+        Its description for docstrings, with a field for its shape.
     has_gradient : bool
-        Whether the gradient returns one for it.
+        Whether it has a gradient.
     """
 
     axes: str
@@ -51,38 +50,38 @@ class UnitArray(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A recurrent operator over sequences, its gradient, and where it has one its single step.
+    """A recurrent operator over sequences, its gradient, and its single step, if it has one.
 
     Parameters
     ----------
     name : str
-        The forward's public name. The gradient's has ``_grad`` behind it, the step's ``_cell``.
+        The forward's public name. The gradient's name ends with ``_grad``, the step's with ``_cell``.
     title : str
-        What it is, for adapters' docstrings: "The ONNX LSTM".
+        Its title in adapters' docstrings: "The ONNX LSTM".
     gates : str
         The names of its gates, in the order of the rows of W and R.
     source : str
-        Where its equations stand.
+        The source of its equations.
     states : mapping of str to str, optional
-        Each state's letter, and what it is; the first one is the output.
+        Each state's letter and description; the first state is the output.
     inputs : mapping of str to UnitArray, optional
-        The arrays over time beside X.
+        The arrays over time besides X.
     parameters : mapping of str to UnitArray, optional
         The other arrays, in their order.
     kept : mapping of str to int or tuple of int, optional
-        What the forward makes for the gradient alone, with widths: k for k * H columns, -k for k. An option
-        may choose one of several.
+        The arrays that the forward makes only for the gradient, with their widths: k for k * H columns, -k
+        for k. An option may choose one of several widths.
     biases : int, optional
-        How many biases a gate has.
+        The number of biases of a gate.
     hidden, columns : str, optional
         The axis of the first state, and the columns of R.
     step : str, optional
-        Of an operator with a single step the letters of those states after it that its gradient takes.
+        For an operator with a single step: the letters of the new states that the step's gradient takes.
     keeps_products : bool, optional
-        Whether it can return the candidate's recurrent products (T, D, N, H) for the gradient, as one more
-        output.
+        Whether it can return the candidate's recurrent products (T, D, N, H) for the gradient, as an
+        additional output.
     torch : str, optional
-        The name of its module in `xpgrad_torch`; the operator's in capitals by default.
+        The name of its module in `xpgrad_torch`; by default the operator's name in capitals.
     """
 
     name: str
@@ -139,12 +138,12 @@ class Unit:
 
     @cached_property
     def over_time(self) -> tuple[str, ...]:
-        """The outputs that are a state at all steps."""
+        """The outputs that hold a state at all steps."""
         return tuple(f"{state.upper()}_all" for state in self.states)
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
-        """The outputs that are a state at the sequences' ends."""
+        """The outputs that hold a state at the sequences' ends."""
         return tuple(f"{state.upper()}_t" for state in self.states)
 
     @cached_property
@@ -154,7 +153,7 @@ class Unit:
 
     @cached_property
     def constants(self) -> tuple[str, ...]:
-        """The operands without a gradient, but for the lengths."""
+        """The operands without a gradient, except the lengths."""
         more = {**self.inputs, **self.parameters}
         return tuple(name for name, array in more.items() if not array.has_gradient)
 
@@ -166,13 +165,13 @@ class Unit:
 
     @cached_property
     def saved(self) -> dict[str, int]:
-        """The outputs that the gradient takes, and their widths; the first one where there are several."""
+        """The outputs that the gradient takes, and their widths; the first width if there are several."""
         kept = {name: width if isinstance(width, int) else width[0] for name, width in self.kept.items()}
         return dict.fromkeys(self.over_time, 1) | kept
 
     @cached_property
     def cotangents(self) -> dict[str, str]:
-        """Of each output that has a cotangent the gradient's name for it."""
+        """The gradient's name for the cotangent of each output that has one."""
         outputs = (*self.over_time[:1], *self.ends, *self.over_time[1:])
         return {name: f"grad_{name}" for name in outputs}
 
@@ -212,7 +211,7 @@ class Unit:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The names of its forwards: over sequences, and of a step where it has one."""
+        """The names of its forwards: over sequences, and of the step if it has one."""
         return (self.name,) if self.step is None else (self.name, self.step_name)
 
     @property
@@ -222,7 +221,7 @@ class Unit:
 
     @cached_property
     def vectors(self) -> dict[str, str]:
-        """The vectors among a step's arguments, and their lengths: B, and what has a direction and kH."""
+        """The vectors among a step's arguments, and their lengths: B, and arrays of axes (D, kH)."""
         more = {name: array.axes.split() for name, array in self.parameters.items()}
         found = {name: axes[1] for name, axes in more.items() if len(axes) == 2 and axes[0] == "D"}
         return {"B": _times(self.biases * self.rows)} | found
@@ -234,13 +233,13 @@ class Unit:
 
     @cached_property
     def step_saved(self) -> dict[str, str]:
-        """A step's results that its gradient takes, and the sequence's names for them."""
+        """The results of a step that its gradient takes, and the sequence's names for them."""
         states = {f"{state.upper()}_next": f"{state.upper()}_all" for state in self.step or ""}
         return states | dict(zip(self.kept, self.kept, strict=True))
 
     @cached_property
     def step_cotangents(self) -> dict[str, str]:
-        """Of each state after a step the name of its cotangent."""
+        """The name of the cotangent of each new state of a step."""
         return {f"{state.upper()}_next": f"grad_{state.upper()}" for state in self.states}
 
     @cached_property
@@ -251,19 +250,19 @@ class Unit:
         named = {name: one[name] for name in ("X", "W", *self.vectors, *self.kept)}
         return named | {"R": f"{_times(self.rows)} H"} | dict.fromkeys(states, "N H")
 
-    # --- what is said of it
+    # --- for docstrings
 
     def shown(self, name: str) -> tuple[str, ...]:
-        """The results of one of its forwards that adapters' functions return."""
+        """The results of one of its forwards in adapters' functions."""
         return tuple(self.step_cotangents) if name == self.step_name else (self.over_time[0], *self.ends)
 
     def example(self, name: str) -> str:
-        """The arguments of an example: those that are needed."""
+        """The arguments of an example: the required ones."""
         states = [state.upper() for state in self.states] if name == self.step_name else []
         return ", ".join(["X", *states, "W", "R"])
 
     def about(self, name: str) -> str:
-        """What an operand or a result is, with a place for its shape."""
+        """The description of an operand or a result, with a field for its shape."""
         own = {**self.inputs, **self.parameters}
         if name in own:
             return own[name].about
@@ -283,19 +282,19 @@ class Unit:
 
     @property
     def numbers_saved(self) -> str:
-        """How many numbers the gradient needs of each step and sequence: "16H + 3"."""
+        """The count of numbers that the gradient needs of each step and sequence: "16H + 3"."""
         states = [1] * (len(self.states) + self.keeps_products)
         kept = (width if isinstance(width, tuple) else (width,) for width in self.kept.values())
         return " or ".join(_total([*states, *widths]) for widths in itertools.product(*kept))
 
 
 def unit_of(name: str) -> Unit | None:
-    """The recurrent operator of that name or whose single step has it; None for other operators."""
+    """The recurrent operator with this name, or with a single step of this name; None for other operators."""
     return UNITS.get(name.removesuffix("_cell"))
 
 
 def declared_unit(name: str) -> Unit:
-    """The same; an error for other operators."""
+    """The recurrent operator of this name; an error for other operators."""
     unit = unit_of(name)
     if unit is None:
         raise ValueError(f"{name!r} is no declared recurrent operator, expected one of {', '.join(UNITS)}")
@@ -303,7 +302,7 @@ def declared_unit(name: str) -> Unit:
 
 
 def _times(count: int) -> str:
-    """So many times H, or for a negative number this many."""
+    """The text of a width: k times H, or k for a negative number."""
     return "H" if count == 1 else f"{count}H" if count > 0 else str(-count)
 
 

@@ -32,7 +32,7 @@ from xpgrad.slstm import SLSTMForward, SLSTMGrads
 
 
 def _rules_of(module: Any) -> dict[Callable, GradientRule]:
-    """The rules of a module's pairs with one output: a gradient takes Y, that output, or not."""
+    """The rules of a module's pairs with one output Y, which the gradient may take."""
     pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
     return {
         getattr(module, name.removesuffix("_grad")): GradientRule(
@@ -42,7 +42,7 @@ def _rules_of(module: Any) -> dict[Callable, GradientRule]:
     }
 
 
-_OTHERS: dict[Callable, GradientRule] = {  # recurrent operators declare their own
+_OTHERS: dict[Callable, GradientRule] = {  # recurrent operators declare their own rules
     conv: GradientRule(conv_grad),
     conv_transpose: GradientRule(conv_transpose_grad),
     gru_d: GradientRule(
@@ -65,10 +65,10 @@ class _Arguments(NamedTuple):
     signature : inspect.Signature
         The kernel's.
     shared : frozenset of str
-        What both take. An `out` belongs to the kernel alone: if the gradient overwrote it, a pullback would
+        Arguments of both. `out` belongs only to the kernel: if the gradient overwrote it, a pullback would
         work only once.
     gradient_only : frozenset of str
-        What only the gradient takes, apart from cotangents and what the kernel saved for it.
+        Arguments of only the gradient, except cotangents and the kernel's saved outputs.
     """
 
     signature: inspect.Signature
@@ -80,11 +80,11 @@ _ADAPTERS = {
     "xpgrad_jax": "jax.vjp differentiates this one",
     "xpgrad_torch": "PyTorch's autograd differentiates this one",
 }
-"""What to use for an adapter's function instead, which its framework differentiates."""
+"""What to use instead of `vjp` for an adapter's function."""
 
 
 def rule_of(fn: Any) -> GradientRule:
-    if not callable(fn):  # arrays and results have no hash to look them up by
+    if not callable(fn):  # arrays and results have no hash for a lookup
         raise TypeError(
             f"vjp: fn is a {type(fn).__name__}, expected a function, and its arguments behind it: "
             "vjp(lstm, X, W, R)"
@@ -101,7 +101,7 @@ def rule_of(fn: Any) -> GradientRule:
     return rule
 
 
-@functools.lru_cache(maxsize=256)  # a signature is found anew at each request
+@functools.lru_cache(maxsize=256)  # a signature is computed anew at each request
 def _arguments_of(fn: Callable) -> _Arguments:
     rule, signature = rule_of(fn), inspect.signature(fn)
     forward, taken = set(signature.parameters), set(inspect.signature(rule.gradient).parameters)
@@ -116,13 +116,13 @@ class _One(NamedTuple):
 
 
 def _as_they_are(lengths: Any) -> Any:
-    """A copy of lengths or resets: the caller may change theirs before the pullback, for the next layer."""
+    """A copy of lengths or resets: the caller may change the original before the pullback runs."""
     if is_array_api_obj(lengths):
         return array_namespace(lengths).asarray(lengths, copy=True)
     return copy.copy(lengths)
 
 
-# --- for checkers: a kernel's parameters and result tell which one it is -----------------------------------
+# --- for type checkers: a kernel's parameters and result identify it ----------------------------------------
 
 
 class _Example(Protocol):
@@ -283,14 +283,14 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package (any function that has a partner with ``_grad``), or a `Cell`.
+        A forward kernel of this package (any function with a partner in ``_grad``), or a `Cell`.
     *args, **kwargs
-        Its arguments, and those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
+        Its arguments, and arguments of only its gradient (`wrt`, `per_sample`, `peephole`).
 
     Returns
     -------
     outputs : NamedTuple or array
-        What ``fn`` returned.
+        The result of ``fn``.
     pullback : callable
         ``pullback(*cotangents)`` takes a cotangent for each differentiable output, by position or by the
         gradient's name for it. It returns the gradients of fn's array arguments, in the form of fn's own
@@ -326,7 +326,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     out = arguments.get("out")
     if out is not None and any(out is value for name, value in arguments.items() if name != "out"):
         raise ValueError(
-            "vjp: out is an input, expected another array: the gradient takes the input as it was"
+            "vjp: out is an input, expected another array: the gradient needs the old values of the input"
         )
     for name in ("sequence_lens", "reset"):
         if name in arguments:

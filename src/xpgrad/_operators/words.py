@@ -1,4 +1,4 @@
-"""Arguments that are one of few words, as types, for public signatures."""
+"""Types of arguments that take one of a few words, for public signatures."""
 
 from typing import Literal, TypeAlias
 
@@ -26,4 +26,4 @@ BY_ARGUMENT = {
     "peephole": "Peephole",
     "reduction": "Reduction",
 }
-"""The type of each argument of that name in the core's public functions."""
+"""The type of each argument of this name in the core's public functions."""
