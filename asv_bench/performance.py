@@ -31,7 +31,7 @@ def markdown(columns, rows):
 
 def summary(report):
     """One line for each group."""
-    columns = ["beside", "speedup", "aim", "lowest", "highest", *SHARES]
+    columns = ["compared with", "speedup", "aim", "lowest", "highest", *SHARES]
     return markdown(columns, summary_rows(report["groups"]))
 
 
@@ -84,7 +84,7 @@ def beside_one_another(runs):
         for title in titles
     ]  # fmt: skip
     dates = "; ".join(f"{run['machine'].split(',')[0]} on {run['measured']}" for run in runs)
-    table = markdown(["beside", *(run["machine"] for run in runs)], rows)
+    table = markdown(["compared with", *(run["machine"] for run in runs)], rows)
     return f"{table}\n\nMeasured: {dates}. A dash: the group is newer than the measurement."
 
 

@@ -158,7 +158,7 @@ def test_the_pages_of_two_machines(script, tmp_path, monkeypatch):
     assert behind.strip().splitlines()[2:] == ["| small | LSTM, torch.nn.LSTM | 0.50 |"]
     for table in (performance.README.read_text(), performance.PAGE.read_text()):
         assert table.splitlines()[1:-1] == [
-            "| beside | Another CPU, 2 threads | Some CPU, 2 threads |",
+            "| compared with | Another CPU, 2 threads | Some CPU, 2 threads |",
             "| --- | ---: | ---: |",
             "| LSTM, torch.nn.LSTM | 3.00 (3.00 to 3.00) | 2.00 (0.50 to 8.00) |",
             "| LSTM, JAX | - | 2.00 (2.00 to 2.00) |",
