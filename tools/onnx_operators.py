@@ -1,7 +1,7 @@
 """Write docs/onnx_operators.md: ``python tools/onnx_operators.py``. Takes ten minutes.
 
-For every operator of ai.onnx on floating-point numbers the page says how `gradient_model` differentiates it, or
-why not, and on how many of ONNX's own node tests the gradient was compared with central differences. A second
+For every operator of ai.onnx on floating-point numbers the page says how `gradient_model` differentiates it,
+or why not, and on how many of ONNX's own node tests the gradient was compared with central differences. A second
 table counts operators by opset. It uses the tests whose nodes exist in this opset with the same result.
 """
 
@@ -116,8 +116,8 @@ def page(rows: list[Any], compared: dict[str, str], versions: list[tuple[int, ..
         "",
         "## By opset",
         "",
-        "*Tested* counts the operators that have one of ONNX's tests in this opset, with the same result, and",
-        "right gradients there. Models below opset 16 are converted to 18 first.",
+        "*Tested* counts the operators that have one of ONNX's tests in this opset, with the same result,",
+        "and right gradients there. Models below opset 16 are converted to 18 first.",
         "",
         "| opset | operators | with a gradient | tested |",
         "| --- | --- | --- | --- |",

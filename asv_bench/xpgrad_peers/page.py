@@ -304,7 +304,7 @@ def _refusals(measured: Measured) -> Iterator[str]:
         return
     yield "## Refused cases"
     yield ""
-    yield "An error is better than a wrong number. The libraries have operators for these cases, but refuse them."
+    yield "An error is better than a wrong number. Libraries have operators for these cases, but refuse them."
     yield ""
     yield "| library | kernel | options | message |"
     yield "| --- | --- | --- | --- |"

@@ -96,8 +96,8 @@ class GradOperation:
             problems.append(f"output_id is {self.output_id}, expected none of the input_ids {self.input_ids}")
         if len(self.input_ids) < 2:
             problems.append(
-                f"input_ids has length {len(self.input_ids)}, expected at least 2: a cotangent and what the "
-                "forward saved"
+                f"input_ids has length {len(self.input_ids)}, expected at least 2: a cotangent and a "
+                "saved array"
             )
         problems += [
             f"input_ids has {number}, expected at least 0" for number in self.input_ids if number < 0
@@ -233,7 +233,7 @@ class GradLSTMCellInputOp(GradOperation):
     >>> bool(op.validate())
     True
     >>> print(GradLSTMCellInputOp(128, 1, 9, (4,), "Float32", (32, 64)).validate())
-    GradLSTMCell: input_ids has length 1, expected at least 2: a cotangent and what the forward saved; \
+    GradLSTMCell: input_ids has length 1, expected at least 2: a cotangent and a saved array; \
 GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
     """
 
