@@ -2,7 +2,7 @@
 
 For every operator of ai.onnx on floating-point numbers the page says how `gradient_model` differentiates it,
 or why not, and on how many of ONNX's own node tests the gradient was compared with central differences. A
-second table counts operators by opset. It uses the tests whose nodes exist in this opset with the same result.
+second table counts operators by opset, by the tests whose nodes exist in this opset with the same result.
 """
 
 from __future__ import annotations
