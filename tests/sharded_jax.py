@@ -319,7 +319,8 @@ DECLARED = [functools.partial(declared, name) for name in UNITS if name not in O
 SHORT = [gru, conv, classifier]
 LONG = [
     lstm, own_cell, layer_norm_lstm, gru_d, *DECLARED, step_by_step, lambda: conv(1), lambda: conv(3),
-    conv_transpose, output_channels, lambda: output_channels(transposed=True), samples_of_channels, mapped, tangents, meshes_in_types, texts, exported,
+    conv_transpose, output_channels, lambda: output_channels(transposed=True), samples_of_channels,
+    mapped, tangents, meshes_in_types, texts, exported,
 ]  # fmt: skip
 
 if __name__ == "__main__":
