@@ -35,7 +35,7 @@ from xpgrad.engine.numpy_engine import loop_integers
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import compiled_share
 from xpgrad.engine.programs.entry_points import compiled_executor
-from xpgrad.lstm import _lstm_step, _lstm_step_pullback, _LSTMPullbackOperands, _StepOperands
+from xpgrad.lstm import _lstm_step, _lstm_step_pullback
 from xpgrad_bench.implementations.pytorch import product_rate
 
 MARK = "loops"
@@ -64,7 +64,7 @@ def forward(engine, steps, rows, N, H):
     gates, products_, h, c = numbers(rows, 4 * H), numbers(N, 4 * H), numbers(rows, H), numbers(rows, H)
     z, b = Operand(gates, 4, "now", ORDER), Operand(numbers(1, 4 * H), 4, "every", ORDER)
     r, c_prev = Operand(products_, 4, "first", ORDER), Operand(c, 1, "before")
-    inputs = _StepOperands(z, r, b, Operand(None, 3), c_prev, Operand(None))
+    inputs = [z, r, b, Operand(None, 3), c_prev, Operand(None)]
     weight = engine.loop_weight(numbers(4 * H, H).T, steps)
     product = Product(Operand(h, 1, "before"), weight, products_)
     return product, Elementwise(Formula(_lstm_step, constants()), inputs, [z, Operand(c), Operand(h)])
@@ -74,11 +74,11 @@ def backward(engine, steps, rows, N, H):
     """The product and the formula of a backward step."""
     dz, dh, dc, c = numbers(rows, 4 * H), numbers(N, H), numbers(N, H), numbers(rows, H)
     none, carried = Operand(None), Operand(dc, 1, "first")
-    inputs = _LSTMPullbackOperands(
+    inputs = [
         Operand(numbers(rows, H)), Operand(dh, 1, "first"), none, carried,
         Operand(numbers(rows, 4 * H), 4, "now", ORDER), Operand(c), none, Operand(c, 1, "before"),
         Operand(None, 4), Operand(None, 4), Operand(None, 3),
-    )  # fmt: skip
+    ]  # fmt: skip
     formula = Formula(_lstm_step_pullback, constants() | {"full": False})
     stage = Elementwise(formula, inputs, [Operand(dz, 4, "local", ORDER), carried])
     return Product(Operand(dz, 4, "local"), engine.loop_weight(numbers(4 * H, H), steps), dh), stage

@@ -202,6 +202,33 @@ def test_layers_and_functions(name: str, narrow: bool, rng: np.random.Generator)
     assert_close(single.detach(), output[0].detach(), "single")
 
 
+@pytest.mark.usefixtures("interpreted")
+def test_a_later_stage_needs_the_cotangent_of_an_input(rng: np.random.Generator) -> None:
+    """Its memory has row means where the input has one number for each row, and lacks if it is not wanted."""
+
+    def step(xp: Any, x: Any, h: Any, W: Any, R: Any, shift: Any) -> Any:
+        (z,) = layer_norm(xp, [W.z(x) + R.z(h)])
+        return xp.tanh(z) + shift
+
+    cell = Cell(step, W="z", R="z", inputs="shift")
+    T, N, I, H = 4, 3, 2, 5
+    X, W, R, shift, dH = (
+        rng.normal(size=s) for s in [(T, N, I), (1, H, I), (1, H, H), (T, N, 1), (T, 1, N, H)]
+    )
+
+    def gradients(shift: Any, **options: Any) -> Any:
+        outputs = cell(X, W, R, shift=shift)
+        saved = {name: getattr(outputs, name) for name in cell.saved}
+        return cell.grad(X, W, R, shift=shift, **saved, grad_H_all=dH, **options)
+
+    wide, narrow = gradients(np.repeat(shift, H, axis=2)), gradients(shift)
+    np.testing.assert_allclose(narrow.dshift, wide.dshift.sum(axis=2, keepdims=True), rtol=1e-12)
+    some = gradients(shift, wrt=["X", "W", "R"])
+    for name in ("dX", "dW", "dR"):
+        np.testing.assert_allclose(getattr(narrow, name), getattr(wide, name), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(getattr(some, name), getattr(wide, name), rtol=1e-9, atol=1e-12)
+
+
 def test_maps_over_an_input() -> None:
     cell = CELLS["decayed, heads 2"]
     layer = CellLayer(cell, I, H, dtype=torch.float64)

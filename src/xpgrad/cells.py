@@ -21,16 +21,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
-from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from xpgrad._calls.operation import PLAIN, Operation, planned_call
+from xpgrad._calls.operation import Operation, planned_call
 from xpgrad._calls.plans import Asked
-from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
-from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
+from xpgrad._cells.arguments import CellArrays, CellGradient, block_names, bound, checked_heads, input_blocks
+from xpgrad._cells.build import build
+from xpgrad._cells.call import CellCall
 from xpgrad._cells.misuse import Refusing
 from xpgrad._cells.trace import StepTape, states_of
 from xpgrad._elementwise.activation_formulas import (
@@ -39,15 +38,15 @@ from xpgrad._elementwise.activation_formulas import (
     activate,
     activate_pullback,
 )
-from xpgrad._operators.arguments import check_integer, check_number, is_list
-from xpgrad._operators.axes import gradient_name
-from xpgrad._operators.types import Array
+from xpgrad._operators.arguments import check_number, is_list
+from xpgrad._recurrent.backward import gradient_results
+from xpgrad._recurrent.forward import forward_results
+from xpgrad._recurrent.plan import BackwardPlan, ForwardPlan, capital
 
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
 
 
 _SAME: Mapping[str, str] = MappingProxyType({})
-_OPTIONS = ("direction", "layout", "reset", "per_sample", "sample_weight", "wrt")
 
 
 def __dir__() -> list[str]:
@@ -175,58 +174,30 @@ class Cell:
         if not isinstance(self.__name__, str) or not self.__name__.isidentifier():
             raise ValueError(f"Cell: name is {self.__name__!r}, expected a Python name")
         given = {"W": W, "R": R, "v": v}
-        self.blocks = {kind: _block_names(self.__name__, kind, names) for kind, names in given.items()}
-        self.inputs = _input_blocks(self.__name__, inputs)
-        self.heads = _checked_heads(self.__name__, heads)
+        self.blocks = {kind: block_names(self.__name__, kind, names) for kind, names in given.items()}
+        self.inputs = input_blocks(self.__name__, inputs)
+        self.heads = checked_heads(self.__name__, heads)
         if not self.blocks["W"] and not (self.inputs and (self.blocks["R"] or self.blocks["v"])):
             raise ValueError(
                 f"{self.__name__}: W has no blocks, expected one or more, for the input, or inputs beside x "
                 "and blocks of R or v"
             )
         self.states = states_of(self.__name__, step, self.inputs)
-        capitals = [capital(state) for state in self.states]
-        if len(set(capitals)) < len(capitals):
+        if len({*map(capital, self.states)}) < len(self.states):
             raise ValueError(f"{self.__name__}: states are {', '.join(self.states)}, expected names apart")
-        self._forward, self._backward = build(self.__name__, step, self.blocks, self.inputs, self.heads)
-        self._counts = {kind: len(names) for kind, names in self.blocks.items()}
-        self._input_counts = {name: len(own) for name, own in self.inputs.items()}
-        self._parameters = tuple(kind for kind in PARAMETERS if self.blocks[kind])
-        self.carried = tuple(self.states[k] for k in self._forward.read)
-        self._initial = tuple(f"initial_{state}" for state in self.carried)
-        over_time = tuple(f"{state}_all" for state in capitals)
-        ends = tuple(f"{state}_t" for state in capitals)
-        self._saved = dict.fromkeys(over_time, 1)
-        if self._forward.saved is not None:
-            self._saved["saved"] = self._forward.saved.blocks
-        if self._forward.means:
-            self._saved["means"] = -len(self._forward.means)  # of one column each
-        kept = tuple(name for name in self._saved if name not in over_time)
-        self._cotangents = {name: f"grad_{name}" for name in (*over_time, *ends)}
-        self._ends = tuple(f"grad_{end}" for end in ends)
-        self._operands = ("X", *self._parameters, "sequence_lens", *self._initial, *self.inputs)
-        self._arguments = ("X", *self._parameters, *self._initial, *self.inputs)
-        known = ("X", *PARAMETERS, "sequence_lens", *self._initial, *self._saved, *_OPTIONS)
-        for own in self.inputs:
-            if own in known or own in self._cotangents.values():
-                raise ValueError(f"{self.__name__}: inputs has {own!r}, expected a name of no other argument")
-        title = capital(self.__name__)
-        self._result: Any = namedtuple(f"{title}Forward", (*over_time, *ends, *kept))  # type: ignore[misc]
-        grads = map(gradient_name, self._arguments)
-        self._gradients: Any = namedtuple(f"{title}Grads", grads)  # type: ignore[misc]
-        self.__signature__ = _signature(
-            ("X", *self._parameters), ("sequence_lens", *self._initial), tuple(self.inputs)
+        self.plans: tuple[ForwardPlan, BackwardPlan] = build(
+            self.__name__, step, self.states, self.blocks, self.inputs, self.heads
         )
-        self.grad = _Gradient(
-            self._run_backward,
-            f"{self.__name__}_grad",
-            _signature(
-                ("X", *self._parameters), (), (*self.inputs, *self._saved),
-                (*self._cotangents.values(), "sequence_lens", *self._initial), gradient=True,
-            ),
-        )  # fmt: skip
+        """The stages of the step and of its pullback, for operators that are made of a cell."""
+        own = self._arrays = CellArrays(self.__name__, self.states, self.blocks, self.inputs, self.plans[0])
+        self.carried, self.saved, self.cotangents = own.carried, own.saved, own.cotangents
+        self.outputs, self.results = tuple(own.result._fields), (own.result, own.gradients)
+        self.__signature__ = own.signature
+        name = f"{self.__name__}_grad"
+        self.grad = CellGradient(self._run_backward, name, self._arrays.gradient_signature)
 
     def __repr__(self) -> str:
-        blocks = ", ".join(f"{kind}={' '.join(self.blocks[kind])!r}" for kind in self._parameters)
+        blocks = ", ".join(f"{kind}={' '.join(own)!r}" for kind, own in self.blocks.items() if own)
         more = f", inputs={' '.join(self.inputs)!r}" if self.inputs else ""
         more += f", heads={self.heads}" if self.heads > 1 else ""
         return f"Cell({self.__name__}, {blocks}{more})"
@@ -247,12 +218,7 @@ class Cell:
     @property
     def text(self) -> str:
         """The generated formulas of the step, as Python text."""
-        return "\n".join(stage.text for stage in (*self._forward.stages, *self._backward.stages))
-
-    @property
-    def plans(self) -> tuple[ForwardPlan, BackwardPlan]:
-        """The stages of the step and of its pullback, for operators that are made of a cell."""
-        return self._forward, self._backward
+        return "\n".join(stage.text for stage in (*self.plans[0].stages, *self.plans[1].stages))
 
     @property
     def digest(self) -> str:
@@ -260,90 +226,55 @@ class Cell:
 
         They are the same in every process.
         """
-        products = [([stage[1:] for stage in plan.stages], plan[1:]) for plan in self.plans]  # no functions
-        about = self.text, products, self.blocks, self.states, self.inputs, self.heads
+        plans = [plan._asdict() | {"stages": [stage[1:] for stage in plan.stages]} for plan in self.plans]
+        about = self.text, plans, self.blocks, self.states, self.inputs, self.heads
         return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of what a call returns."""
-        return tuple(self._result._fields)
-
-    @property
-    def cotangents(self) -> Mapping[str, str]:
-        """Of each output that has a cotangent the gradient's name for it."""
-        return self._cotangents
-
-    @property
-    def saved(self) -> Mapping[str, int]:
-        """The outputs that the gradient takes, with their widths: k for k * H columns, -k for k."""
-        return self._saved
-
-    @property
-    def results(self) -> tuple[Any, Any]:
-        """The named tuples that a call and the gradient return."""
-        return self._result, self._gradients
 
     takes_foreign = True  # see `run_foreign`
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the cell over sequences; for the arguments see `Cell`."""
-        arguments = _bound(self.__name__, self.__signature__, args, kwargs)
-        return planned_call(Operation(self.__name__, self._compute_forward, self._operands), arguments)
+        arguments = bound(self.__name__, self.__signature__, args, kwargs)
+        return planned_call(Operation(self.__name__, self._compute_forward, self._arrays.operands), arguments)
 
     def _compute_forward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""
-        return self._result(**self.run_forward(asked, _SAME, **attributes))
+        return self._arrays.result(**self.run_forward(asked, _SAME, **attributes))
 
     def run_forward(self, asked: Asked, names: Mapping[str, str], **attributes: Any) -> dict[str, Any]:
         """The outputs by name, for operators that are one cell, whose names for W, R and v are `names`."""
-        call = CellCall(asked, self._counts, names=names, **self._own(), **attributes)
-        with call.engine.quiet():
-            parts = call.by_direction(lambda d: forward_direction(call, d, self._forward, self.states))
-            over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
-            results = [call.over_time(list(rows)) for rows in zip(*over_time, strict=True)]
-            results += [call.states(list(rows)) for rows in zip(*ends, strict=True)]
-            results += [call.over_time(rows) for rows in (saved, means) if rows[0] is not None]
-            return dict(zip(self._result._fields, results, strict=True))
+        return forward_results(self._call(asked, names, **attributes), lambda call, d: self.plans[0])
 
-    def _own(self) -> dict[str, Any]:
-        """What its calls have of the cell."""
-        return {"states": self._initial, "inputs": self._input_counts, "heads": self.heads}
+    def _call(self, asked: Asked, names: Mapping[str, str], **attributes: Any) -> CellCall:
+        """A checked call."""
+        counts, inputs = (
+            {name: len(own) for name, own in all_.items()} for all_ in (self.blocks, self.inputs)
+        )
+        return CellCall(
+            asked, counts, names=names, states=self._arrays.initial, inputs=inputs, heads=self.heads,
+            **attributes,
+        )  # fmt: skip
 
     def _run_backward(self, arguments: dict[str, Any]) -> Any:
-        names = (*self._operands, *self._saved, *self._cotangents.values(), "sample_weight")
-        gradient = Operation(self.grad.__name__, self._compute_backward, names, self._arguments)
+        own = self._arrays
+        gradient = Operation(self.grad.__name__, self._compute_backward, own.gradient_operands, own.arguments)
         return planned_call(gradient, arguments)
 
     def _compute_backward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""
-        found = self.run_backward(asked, _SAME, **attributes)
-        return self._gradients(*(found.get(name) for name in self._arguments))
+        return self._arrays.gradients(*self.run_backward(asked, _SAME, **attributes).values())
 
     def run_backward(
-        self,
-        asked: Asked,
-        names: Mapping[str, str],
-        *,
-        per_sample: bool | str,
-        wanted: frozenset[str],
+        self, asked: Asked, names: Mapping[str, str], *, per_sample: bool | str, wanted: frozenset[str],
         **attributes: Any,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """The wanted gradients by the cell's names of arguments; for `names` see `run_forward`."""
-        over_time = [name for name in self._cotangents.values() if name not in self._ends]
-        call = CellCall(
-            asked, self._counts, over_time, self._backward.cotangents, names=names, **self._own(),
-            saved=self._saved, cotangents=self._ends, **attributes,
+        own, plan = self._arrays, self.plans[1]
+        call = self._call(
+            asked, names, saved=own.saved, cotangents=own.ends, columns=plan.cotangents,
+            over_time=[name for name in own.cotangents.values() if name not in own.ends], **attributes,
         )  # fmt: skip
-        with call.engine.quiet():
-            found = call.gradients(
-                lambda call, d: backward_direction(
-                    call, d, self._forward, self._backward, self.states, wanted, per_sample
-                ),
-                self._arguments,
-                per_sample=per_sample,
-            )
-            return dict(zip(self._arguments, found, strict=True))
+        return gradient_results(call, lambda call, d: plan, own.arguments, wanted, per_sample)
 
     def check(self, *, seed: int = 0) -> None:
         """Check the cell on small random arrays: against the plain formula, and against central differences.
@@ -366,89 +297,6 @@ class Cell:
 
 def _remade(step: Callable[..., Any], blocks: Mapping[str, Any], name: str) -> Cell:
     return Cell(step, **blocks, name=name)
-
-
-class _Gradient:
-    """A cell's gradient."""
-
-    takes_foreign = True
-
-    def __init__(self, run: Callable[[dict[str, Any]], Any], name: str, signature: inspect.Signature) -> None:
-        self._run, self.__name__, self.__signature__ = run, name, signature
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(_bound(self.__name__, self.__signature__, args, kwargs))
-
-    def __repr__(self) -> str:
-        return f"{self.__name__}{_without_types(self.__signature__)}"
-
-
-def _block_names(operator: str, kind: str, names: Any) -> tuple[str, ...]:
-    if isinstance(names, str):
-        names = names.split()
-    if not is_list(names):
-        raise TypeError(f"{operator}: {kind} is a {type(names).__name__}, expected names of its blocks")
-    for name in names:
-        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-            raise ValueError(f"{operator}: {kind} has {name!r}, expected a Python name without _ in front")
-    if len(set(names)) < len(names):
-        raise ValueError(f"{operator}: {kind} has {', '.join(names)}, expected names apart")
-    return tuple(names)
-
-
-def _input_blocks(operator: str, inputs: Any) -> dict[str, tuple[str, ...]]:
-    """Of each input beside x the names of its blocks, none where it is one value."""
-    if not isinstance(inputs, Mapping):
-        return dict.fromkeys(_block_names(operator, "inputs", inputs), ())
-    _block_names(operator, "inputs", list(inputs))
-    return {name: _block_names(operator, name, own or ()) for name, own in inputs.items()}
-
-
-def _checked_heads(operator: str, heads: Any) -> int:
-    number = check_integer(operator, "heads", heads)
-    if number < 1:
-        raise ValueError(f"{operator}: heads is {number}, expected a number from 1 on")
-    return number
-
-
-def _signature(
-    positional: Sequence[str],
-    optional: Sequence[str],
-    needed: Sequence[str] = (),
-    keywords: Sequence[str] = (),
-    gradient: bool = False,
-) -> inspect.Signature:
-    """Of a cell or of its gradient, with annotations as the package's own operators have them."""
-    kinds = inspect.Parameter
-    anywhere, by_name = kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY
-    found = [kinds(name, anywhere, annotation=Array) for name in positional]
-    found += [kinds(name, anywhere, default=None, annotation=Array) for name in optional]
-    found += [kinds(name, by_name, annotation=Array) for name in needed]
-    found += [kinds(name, by_name, default=None, annotation=Array) for name in keywords]
-    found.append(kinds("direction", by_name, default="forward", annotation="str"))
-    found.append(kinds("layout", by_name, default=0, annotation="int"))
-    found.append(kinds("reset", by_name, default=None, annotation=Array))
-    if gradient:
-        found.append(kinds("per_sample", by_name, default=False, annotation="bool | str"))
-        found.append(kinds("sample_weight", by_name, default=None, annotation=Array))
-        found.append(kinds("wrt", by_name, default=None, annotation="Iterable[str] | None"))
-    return inspect.Signature(found)
-
-
-def _without_types(signature: inspect.Signature) -> inspect.Signature:
-    """For messages: names and defaults."""
-    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    return signature.replace(parameters=parameters)
-
-
-def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
-    foreign = kwargs.pop("_foreign", PLAIN)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{operator}: {error}, expected {_without_types(signature)}") from None
-    bound.apply_defaults()
-    return {**bound.arguments, "_foreign": foreign}
 
 
 # --- what steps call ---------------------------------------------------------------------------------

@@ -29,25 +29,23 @@ for statistical machine translation" (2014).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, public
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._elementwise.activation_formulas import activate, activate_pullback
-from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
-from xpgrad._recurrent.call import Direction, RecurrentCall
-from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.hidden_state import StateForward, masks, state_backward
-from xpgrad._recurrent.one_step import one_step
+from xpgrad._recurrent.backward import BackwardLoop
+from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.hidden_state import masks
+from xpgrad._recurrent.operator import LoopOperator
+from xpgrad._recurrent.plan import BackwardPlan, Buffer, ForwardPlan, Group, InputPart, stage
+from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product
+from xpgrad.engine import Formula, Operand
 
-_DEFAULTS = ("Sigmoid", "Tanh")
 _GRU = Unit(
     "gru",
     "The ONNX GRU",
@@ -206,6 +204,150 @@ def _gru_reset_pullback_before(
     return (a, b, c), dh + s * r
 
 
+# --- its loops ---------------------------------------------------------------------------------------
+#
+# Reset after: one product in a step, all blocks of R times h'. Reset before: R's gates times h', and between
+# two formulas its candidate times r h'. pn is the candidate's recurrent product: kept, or rebuilt.
+
+_AFTER = (Group(0, (0, 1, 2)),)
+_BEFORE = (Group(0, (0, 1)), Group(1, (2,), None))
+
+
+def _forward(
+    call: RecurrentCall, direction: Direction, *, linear_before_reset: int, keep_products: bool = False
+) -> ForwardPlan:
+    gate, candidate = direction.activations
+    if linear_before_reset:
+        formula = Formula(_gru_step_after, {"gate": gate, "candidate": candidate, "clip": call.clip})
+        stages = [stage(formula, "x product0 bias before0", "x output pn")]
+    else:
+        gates = Formula(_gru_gates_before, {"gate": gate, "clip": call.clip})
+        output = Formula(_gru_output_before, {"candidate": candidate, "clip": call.clip})
+        stages = [
+            stage(gates, "x product0 bias taken", "x source1"),
+            stage(output, "x product1 bias before0", "x output pn"),
+        ]
+    kept = {"zrh": (Buffer("x", 3, "now"),)}  # the gates replace their input products
+    operands = {"bias": _bias(call, direction)}
+    if keep_products:
+        kept["products"] = (Buffer("pn", 1, "now"),)
+    else:
+        operands["pn"] = Operand(None)
+    return ForwardPlan(tuple(_GRU.states), stages, _AFTER if linear_before_reset else _BEFORE, kept, operands)
+
+
+def _bias(call: RecurrentCall, direction: Direction) -> Operand:
+    """The biases of z and r, and the candidate's input and recurrence bias, as one row."""
+    B, H = call.part("B", direction), call.H
+    if B is None:
+        return Operand(None, 4)
+    order = (*call.order, 3)
+    row = call.xp.concat([B[: 2 * H] + B[3 * H : 5 * H], B[2 * H : 3 * H], B[5 * H :]])
+    return Operand(call.engine.wrap(call.xp.reshape(row, (1, 4 * H))), 4, "every", order)
+
+
+def _backward(
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], *, linear_before_reset: int
+) -> BackwardPlan:
+    gate, candidate = direction.activations
+    rebuild = call.needs_pre_activations((gate, candidate))
+    constants = {"gate": gate, "candidate": candidate, "clip": call.clip}
+    shared: dict[str, Any] = {
+        "direct": [True],
+        "kept": {"zrh": (Buffer("gates", 3, "now"),), "products": (Buffer("pn", 1, "now"),)},
+        "operands": {"x": Operand(None, 3), "bias": _bias(call, direction)},
+    }
+    return (_after if linear_before_reset else _before)(call, constants, rebuild, shared)
+
+
+def _after(
+    call: RecurrentCall, constants: dict[str, Any], rebuild: bool, shared: dict[str, Any]
+) -> BackwardPlan:
+    """The pullback with reset after: one product per step, of a, b and c r at once.
+
+    The columns are c a b (c r), or c b a (c r), in the order of the weights. The first three are the input
+    side's, the last three the recurrent side's. W rolled by a block of rows has the order of the first three.
+    """
+    inputs, shift = [InputPart(range(3))], 1
+    if (
+        call.T == 1
+    ):  # for a single step copies of W and dW take longer than products of gates and candidate apart
+        inputs, shift = [InputPart(range(1, 3), range(2)), InputPart(range(1), range(2, 3))], 0
+    formula = Formula(_gru_pullback_after, constants)
+    return BackwardPlan(
+        tuple(_GRU.states),
+        _AFTER,
+        [stage(formula, "dy dh dp gates before0 pn x bias", "columns carry0")],
+        Buffer("columns", 4, "local"),
+        products=[(range(1, 4), 0)],
+        inputs=inputs,
+        shift=shift,
+        vectors=[1, 2, 0, 1, 2, 3],
+        order=(0, 1 + call.order[0], 1 + call.order[1], 3),
+        rebuild=lambda back, chunk: _rebuilt(back, chunk, rebuild, BackwardLoop.taken_before),
+        **shared,
+    )
+
+
+def _before(
+    call: RecurrentCall, constants: dict[str, Any], rebuild: bool, shared: dict[str, Any]
+) -> BackwardPlan:
+    """The pullback with reset before: two products per step; the columns are a b c."""
+    formula = Formula(_gru_candidate_pullback_before, constants)
+    reset = Formula(_gru_reset_pullback_before, {name: constants[name] for name in ("gate", "clip")})
+    return BackwardPlan(
+        tuple(_GRU.states),
+        _BEFORE,
+        [
+            stage(formula, "dy dh dp gates before0 pn x bias", "columns carry0"),
+            stage(reset, "columns back1 mask carry0 gates before0 x bias", "columns carry0"),
+        ],
+        Buffer("columns", 3, "local"),
+        products=[(range(2), 1), (range(2, 3), 0)],
+        inputs=[InputPart(range(3))],
+        vectors=[*range(3)] * 2,  # both biases are added, so their gradients are equal
+        order=call.order,
+        sources={1: lambda back, chunk, _: _reset_state(back, chunk)},
+        rebuild=(lambda back, chunk: _rebuilt(back, chunk, True, _reset_state)) if rebuild else None,
+        **shared,
+    )
+
+
+def _reset_state(back: BackwardLoop, chunk: Chunk) -> Any:
+    """Rows of r h', which the candidate's blocks of R multiplied."""
+    r = back.call.order[1] * back.call.H
+    return back.kept_rows("gates", chunk)[:, r : r + back.call.H] * back.taken_before(chunk)
+
+
+def _rebuilt(
+    back: BackwardLoop, chunk: Chunk, gates: bool, multiplied: Callable[[BackwardLoop, Chunk], Any]
+) -> dict[str, Operand]:
+    """The candidate's product pn with its `multiplied` rows, unless it was kept; x, if gates are rebuilt."""
+    call, engine, H, found = back.call, back.engine, back.call.H, dict[str, Operand]()
+    R_T = call.part("R", back.direction).T
+    if "products" not in call.arrays:
+        found["pn"] = Operand(
+            engine.wrap(engine.matmul(multiplied(back, chunk), R_T[:, 2 * H :])), 1, "local"
+        )
+    if gates:
+        inputs = engine.matmul(back.x[chunk.part, :], call.part("W", back.direction).T)
+        sums = inputs[:, : 2 * H] + engine.matmul(back.taken_before(chunk), R_T[:, : 2 * H])
+        rows = engine.wrap(call.xp.concat([sums, inputs[:, 2 * H :]], axis=1))
+        found["x"] = Operand(rows, 3, "local", call.order)
+    return found
+
+
+_OPERATOR = LoopOperator(
+    _GRU,
+    GRUForward,
+    GRUGrads,
+    _forward,
+    _backward,
+    ("Sigmoid", "Tanh"),
+    options={"linear_before_reset": (0, 1, False, True)},
+    kept_result=KeptGRUForward,
+)
+
 # --- forward -----------------------------------------------------------------------------------------
 
 
@@ -317,122 +459,7 @@ def gru(
     >>> out.H_all.shape, out.H_t.shape, out.zrh.shape
     ((7, 1, 2, 5), (1, 2, 5), (7, 1, 2, 15))
     """
-    return planned_call(_FORWARD, locals())
-
-
-def _compute_forward(
-    asked: Asked,
-    *,
-    linear_before_reset: int,
-    keep_products: bool = False,
-    **attributes: Any,
-) -> GRUForward | KeptGRUForward:
-    """Check and compute, or record."""
-    check_choice(asked.operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    call = RecurrentCall(asked, 3, states=_GRU.initial, defaults=_DEFAULTS, **attributes)
-    one_direction = _forward_after if linear_before_reset else _forward_before
-    with call.engine.quiet():
-        parts = call.by_direction(lambda d: one_direction(call, d, keep_products))
-        H_all, H_t, zrh, products = (list(part) for part in zip(*parts, strict=True))
-        out = GRUForward(call.saved("H_all", H_all), call.states(H_t), call.saved("zrh", zrh))
-        return KeptGRUForward(*out, call.saved("products", products)) if keep_products else out
-
-
-_FORWARD = Operation("gru", _compute_forward, _GRU.operands)
-
-
-def _forward_after(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
-    """Rows of H, final H, rows of the gates and of kept products, with reset after."""
-    engine, timeline, H = call.engine, direction.timeline, call.H
-    gate, candidate = direction.activations
-    formula = Formula(_gru_step_after, {"gate": gate, "candidate": candidate, "clip": call.clip})
-    h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
-    R_T = engine.loop_weight(call.part("R", direction).T, call.T)
-    recurrent = engine.carry(timeline.zeros(3 * H))
-    state = StateForward(call, direction, h_rows)
-
-    def stages(source: Any) -> list:
-        h_prev = Operand(source, 1, "before")
-        masked, taken = state.into_product(h_prev)
-        all_gates = Operand(gates, 3, "now", call.order)
-        inputs = [all_gates, Operand(recurrent, 3, "first", call.order), bias, h_prev]
-        return [
-            *masked,
-            Product(taken, R_T, recurrent),
-            Elementwise(formula, inputs, [all_gates, state.output, Operand(products)]),
-            *state.hand_on(h_prev),
-        ]
-
-    first, later = timeline.forward()
-    engine.scan(stages(engine.wrap(h0)), first)
-    engine.scan(stages(h_rows), later)
-    H_rows = engine.array(h_rows)
-    return H_rows, timeline.last(H_rows, h0), engine.array(gates), _kept(call, products)
-
-
-def _forward_before(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
-    """Rows of H, final H, rows of the gates and of kept products, with reset before."""
-    engine, timeline, H = call.engine, direction.timeline, call.H
-    gate, candidate = direction.activations
-    gates_formula = Formula(_gru_gates_before, {"gate": gate, "clip": call.clip})
-    output_formula = Formula(_gru_output_before, {"candidate": candidate, "clip": call.clip})
-    h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
-    R_T = call.part("R", direction).T
-    R_gates_T, R_candidate_T = (
-        engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :])
-    )
-    recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
-    state = StateForward(call, direction, h_rows)
-
-    def stages(source: Any) -> list:
-        h_prev, all_gates = Operand(source, 1, "before"), Operand(gates, 3, "now", call.order)
-        masked, taken = state.into_product(h_prev)
-        through_reset = Operand(reset, 1, "first")
-        return [
-            *masked,
-            Product(taken, R_gates_T, recurrent),
-            Elementwise(
-                gates_formula,
-                [all_gates, Operand(recurrent, 2, "first", call.order[:2]), bias, taken],
-                [all_gates, through_reset],
-            ),
-            Product(through_reset, R_candidate_T, product),
-            Elementwise(
-                output_formula,
-                [all_gates, Operand(product, 1, "first"), bias, h_prev],
-                [all_gates, state.output, Operand(products)],
-            ),
-            *state.hand_on(h_prev),
-        ]
-
-    first, later = timeline.forward()
-    engine.scan(stages(engine.wrap(h0)), first)
-    engine.scan(stages(h_rows), later)
-    H_rows = engine.array(h_rows)
-    return H_rows, timeline.last(H_rows, h0), engine.array(gates), _kept(call, products)
-
-
-def _start(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
-    """The beginning of both conventions: the state, rows for gates, output and kept products, the bias."""
-    h0 = call.initial("initial_h", direction)
-    gates = call.engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
-    rows = call.engine.rows(direction.timeline.rows, call.H, like=h0)
-    products = call.engine.rows(direction.timeline.rows, call.H, like=h0) if keep_products else None
-    return h0, gates, rows, products, _bias(call, direction)
-
-
-def _kept(call: RecurrentCall, products: Any) -> Any:
-    return None if products is None else call.engine.array(products)
-
-
-def _bias(call: RecurrentCall, direction: Direction) -> Operand:
-    """The biases of z and r, and the candidate's input and recurrence bias, as one row."""
-    B, H = call.part("B", direction), call.H
-    if B is None:
-        return Operand(None, 4)
-    order = (*call.order, 3)
-    row = call.xp.concat([B[: 2 * H] + B[3 * H : 5 * H], B[2 * H : 3 * H], B[5 * H :]])
-    return Operand(call.engine.wrap(call.xp.reshape(row, (1, 4 * H))), 4, "every", order)
+    return planned_call(_OPERATOR.forward, locals())
 
 
 # --- backward ----------------------------------------------------------------------------------------
@@ -539,362 +566,7 @@ def gru_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 15, 5), True)
     """
-    return planned_call(_GRADIENT, locals())
-
-
-def _compute_backward(
-    asked: Asked, *, linear_before_reset: int,
-    per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
-) -> GRUGrads:  # fmt: skip
-    """Check and compute, or record."""
-    check_choice(asked.operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    saved = _GRU.saved | ({"products": 1} if "products" in asked.arrays else {})
-    call = RecurrentCall(
-        asked, 3, states=_GRU.initial, saved=saved, cotangents=_GRU.end_cotangents, defaults=_DEFAULTS,
-        **attributes,
-    )  # fmt: skip
-    backward = _BackwardResetAfter if linear_before_reset else _BackwardResetBefore
-    with call.engine.quiet():
-        return GRUGrads(*call.gradients(
-            lambda call, d: backward(call, d, wanted, per_sample).gradients() if wanted else {},
-            _GRU.graded, per_sample=per_sample,
-        ))  # fmt: skip
-
-
-_GRADIENT = Operation("gru_grad", _compute_backward, _GRU.gradient_arrays, _GRU.graded)
-
-
-class _GRUPullbackOperands(NamedTuple):
-    """The operands of the formulas that begin a step's pullback.
-
-    Parameters
-    ----------
-    dy, dh, dp : Operand
-        Cotangents of the state: as an output, from the step after directly, and through its product. dh is
-        the sum of both where dp is absent.
-    gates, h_prev : Operand
-        What the step had: z r n, and the state before it.
-    pn : Operand
-        The candidate's recurrent product.
-    x : Operand
-        The products of z and r, and the candidate's input product; rebuilt if clip or an activation needs
-        them.
-    bias : Operand
-        The biases: of z, of r, the candidate's two.
-    """
-
-    dy: Operand
-    dh: Operand
-    dp: Operand
-    gates: Operand
-    h_prev: Operand
-    pn: Operand
-    x: Operand
-    bias: Operand
-
-
-class _GRUBackward(ABC):
-    """The backward loop of one direction: the part that both conventions share.
-
-    A subclass, one for each convention, says which cotangents a step has (`blocks`), which stages compute
-    them, and how they become gradients of parameters.
-
-    Parameters
-    ----------
-    call, direction, wanted, per_sample
-        The call, one direction of it, and the wanted gradients.
-    """
-
-    blocks: int
-    """How many blocks of H columns the cotangents of a step have."""
-
-    def __init__(
-        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
-    ) -> None:
-        engine, timeline = call.engine, direction.timeline
-        self.call, self.direction, self.engine, self.wanted = call, direction, engine, wanted
-        gate, candidate = direction.activations
-        self.rebuild = call.needs_pre_activations((gate, candidate))
-        self.constants = {"gate": gate, "candidate": candidate, "clip": call.clip}
-        self.sums = GradientSums(call, direction, wanted, per_sample)
-        self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
-        self.h_rows = call.rows("H_all", direction)
-        self.h0, self.zrh = call.initial("initial_h", direction), call.rows("zrh", direction)
-        self.h_wrapped, self.h_start = engine.wrap(self.h_rows), engine.wrap(self.h0)
-        self.kept = call.rows("products", direction)
-        self.state = state_backward(call, direction, self.sums)
-        self.taken: Any = None  # of a chunk; the rows that R multiplied, if a mask makes them differ from h'
-        if self.state is None:
-            self.dh = engine.carry(call.initial("grad_H_t", direction))
-            self.product = engine.carry(timeline.zeros(call.H))
-            dy, dh = Operand(call.wrapped("grad_H_all", direction)), Operand(self.dh, 1, "first")
-            dp = Operand(self.product, 1, "first")
-        else:
-            self.dh, self.product = engine.carry(timeline.zeros(call.H)), self.state.product
-            dy, dh, dp = Operand(None), self.state.output, Operand(None)
-        self.direct = Operand(self.dh, 1, "first")  # the cotangent of h' without a product
-        self.fixed = _GRUPullbackOperands(
-            dy=dy,
-            dh=dh,
-            dp=dp,
-            gates=Operand(engine.wrap(self.zrh), 3, "now", call.order),
-            h_prev=Operand(None),  # of each scan
-            pn=Operand(None),  # of each chunk
-            x=Operand(None, 3),  # of each chunk
-            bias=_bias(call, direction),
-        )
-
-    # What each convention defines.
-
-    @abstractmethod
-    def stages(self, operands: _GRUPullbackOperands, d: Any) -> list:
-        """A step's stages without its last product: from the operands to the cotangents d."""
-
-    @abstractmethod
-    def to_state(self, d: Any) -> Product:
-        """A step's last product: from its cotangents to that of the previous state."""
-
-    @abstractmethod
-    def candidate_input(self, chunk: Chunk) -> Any:
-        """The input of the candidate's recurrent product: rows of h', or of r h'."""
-
-    @abstractmethod
-    def add(self, chunk: Chunk, rows: Any) -> None:
-        """Add the chunk's share, from its cotangents, to the gradients of input and parameters."""
-
-    @abstractmethod
-    def parameter_gradients(self) -> dict[str, Any]:
-        """The wanted gradients of W, R and B, after the last chunk."""
-
-    # What both share.
-
-    def gradients(self) -> dict[str, Any]:
-        """The wanted gradients of this direction, by argument name."""
-        for chunk, d in self.sums.chunks(self.blocks * self.call.H, like=self.h0):
-            self.loop(chunk, d)
-            self.add(chunk, self.engine.array(d)[: chunk.rows, :])
-        grads = self.parameter_gradients()
-        if "X" in self.wanted:
-            grads["X"] = self.sums.input_rows()
-        if "initial_h" in self.wanted:
-            grads["initial_h"] = self.direction.timeline.unsort(self.initial_gradient())
-        return grads
-
-    def initial_gradient(self) -> Any:
-        """The cotangents carried back to the initial state."""
-        if self.state is not None:
-            return self.state.initial_gradient()
-        return self.engine.array(self.dh) + self.engine.array(self.product)
-
-    def loop(self, chunk: Chunk, d: Any) -> None:
-        """Run the chunk's steps; the first step needs its last product only for dH0."""
-        operands, to_state = self.operands(chunk), self.to_state(d)
-        before = [] if self.state is None else self.state.stages(self.direct)
-        self.engine.scan([*before, *self.stages(operands(self.h_wrapped), d), to_state], chunk.later)
-        last: list = [to_state] if "initial_h" in self.wanted else []
-        if last and self.state is not None:
-            last = [to_state, self.state.to_initial(self.direct)]
-        self.engine.scan([*before, *self.stages(operands(self.h_start), d), *last], chunk.first)
-
-    def operands(self, chunk: Chunk) -> Callable[[Any], _GRUPullbackOperands]:
-        """A function from the rows of h' to a chunk's operands."""
-        call, engine, H = self.call, self.engine, self.call.H
-        if self.state is not None:
-            self.taken = self.state.masked_before(chunk, self.h_wrapped, self.h_start)
-        R_T = call.part("R", self.direction).T
-        recurrent, products = self.recurrent_product(chunk, R_T[:, 2 * H :]), None
-        if self.rebuild:
-            inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
-            gates = inputs[:, : 2 * H] + engine.matmul(self.taken_before(chunk), R_T[:, : 2 * H])
-            products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
-        here = self.fixed._replace(pn=recurrent, x=Operand(products, 3, "local", call.order))
-        return lambda rows: here._replace(h_prev=Operand(rows, 1, "before"))
-
-    def recurrent_product(self, chunk: Chunk, R_candidate_T: Any) -> Operand:
-        """The candidate's recurrent product: kept by the forward, or rebuilt if a slope needs it."""
-        if self.kept is not None:
-            return Operand(self.engine.wrap(self.kept))
-        if not self.reads_recurrent_product():
-            return Operand(None)
-        rows = self.engine.matmul(self.candidate_input(chunk), R_candidate_T)
-        return Operand(self.engine.wrap(rows), 1, "local")
-
-    def reads_recurrent_product(self) -> bool:
-        """Whether a step's pullback reads the candidate's recurrent product."""
-        return self.rebuild
-
-    def taken_before(self, chunk: Chunk) -> Any:
-        """For each row of the chunk, the previous state as R multiplied it."""
-        if self.taken is not None:
-            return self.taken
-        return self.direction.timeline.previous(self.h_rows, self.h0, chunk)
-
-    def add_recurrent_weight(self, name: str, d: Any, chunk: Chunk) -> None:
-        """Add the chunk's share to the gradient of a weight that multiplies h'."""
-        if self.taken is not None:
-            self.sums.add_weight(name, d, self.taken)
-            return
-        initial = self.call.part("initial_h", self.direction)
-        self.sums.add_weight_before(name, d, chunk, self.h_rows, initial)
-
-
-class _InputPart(NamedTuple):
-    """Some columns of the cotangents, and the rows of W that made them.
-
-    Parameters
-    ----------
-    name : str
-        Of the rows' gradient.
-    columns : slice
-        Of the cotangents.
-    W : array
-        The rows.
-    """
-
-    name: str
-    columns: slice
-    W: Any
-
-
-class _BackwardResetAfter(_GRUBackward):
-    """The reset gate after the candidate's product: one product per step, of a, b and c r at once.
-
-    The columns of the cotangents are c a b (c r), or c b a (c r), in the order of the weights. The first
-    three are the input side's, the last three the recurrent side's. Rolled by H, the order c a b is the
-    kernels' a b c.
-    """
-
-    blocks = 4
-
-    def __init__(
-        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
-    ) -> None:
-        super().__init__(call, direction, wanted, per_sample)
-        self.formula = Formula(_gru_pullback_after, self.constants)
-        self.columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
-        self.R = call.engine.loop_weight(call.part("R", direction), call.T)
-        self.inputs, self.shift = self.input_parts()
-
-    def input_parts(self) -> tuple[list[_InputPart], int]:
-        """How W and the cotangents' columns belong together, and by how many rows dW is then rolled.
-
-        Products of all columns at once need W in their order. For a single step that copy, and dW's, take
-        longer than products of the gates and of the candidate apart.
-        """
-        call, H = self.call, self.call.H
-        W = call.part("W", self.direction)
-        if call.T == 1:
-            gates = _InputPart("W of gates", slice(H, 3 * H), W[: 2 * H, :])
-            return [gates, _InputPart("W of candidate", slice(0, H), W[2 * H :, :])], 0
-        W = call.xp.roll(W, H, axis=0) if "X" in self.wanted else W
-        return [_InputPart("W", slice(0, 3 * H), W)], -H
-
-    def stages(self, operands: _GRUPullbackOperands, d: Any) -> list:
-        outputs = [Operand(d, 4, "local", self.columns), self.direct]
-        return [Elementwise(self.formula, operands, outputs)]
-
-    def to_state(self, d: Any) -> Product:
-        H = self.call.H
-        return Product(Operand(self.engine.columns(d, H, 4 * H), 1, "local"), self.R, self.product)
-
-    def reads_recurrent_product(self) -> bool:
-        return True  # the reset gate multiplies it
-
-    def candidate_input(self, chunk: Chunk) -> Any:
-        return self.taken_before(chunk)
-
-    def add(self, chunk: Chunk, rows: Any) -> None:
-        H, sums = self.call.H, self.sums
-        if "X" in self.wanted:
-            sums.add_input(chunk, *((rows[:, part.columns], part.W) for part in self.inputs))
-        rows = sums.weighted(chunk, rows)
-        if "W" in self.wanted:
-            for part in self.inputs:
-                sums.add_weight(part.name, rows[:, part.columns], self.x[chunk.part, :])
-        if "R" in self.wanted:
-            self.add_recurrent_weight("R", rows[:, H:], chunk)
-        if "B" in self.wanted:
-            sums.add_rows("B", rows)
-
-    def parameter_gradients(self) -> dict[str, Any]:
-        xp, H, sums = self.call.xp, self.call.H, self.sums
-        grads: dict[str, Any] = {}
-        if "W" in self.wanted:
-            grads["W"] = sums.weight(*(part.name for part in self.inputs), shift=self.shift)
-        if "R" in self.wanted:
-            grads["R"] = sums["R"]
-        if "B" in self.wanted:
-            b = sums["B"]
-            axis = b.ndim - 1
-            grads["B"] = xp.concat([xp.roll(b[..., : 3 * H], -H, axis=axis), b[..., H:]], axis=axis)
-        return grads
-
-
-class _BackwardResetBefore(_GRUBackward):
-    """The reset gate before the candidate's product: two products per step; the columns are a b c."""
-
-    blocks = 3
-
-    def __init__(
-        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
-    ) -> None:
-        super().__init__(call, direction, wanted, per_sample)
-        gate, H = direction.activations[0], call.H
-        self.candidate_formula = Formula(_gru_candidate_pullback_before, self.constants)
-        self.reset_formula = Formula(_gru_reset_pullback_before, {"gate": gate, "clip": call.clip})
-        R = call.part("R", direction)
-        self.R_gates, self.R_candidate = (
-            call.engine.loop_weight(part, call.T) for part in (R[: 2 * H, :], R[2 * H :, :])
-        )
-        self.through_reset = call.engine.carry(direction.timeline.zeros(H))
-
-    def stages(self, operands: _GRUPullbackOperands, d: Any) -> list:
-        columns = Operand(d, 3, "local", self.call.order)
-        mask = Operand(None) if self.state is None else self.state.mask
-        through_reset = Operand(self.through_reset, 1, "first")
-        step = [operands.gates, operands.h_prev, operands.x, operands.bias]
-        reset_inputs = [columns, through_reset, mask, self.direct, *step]
-        outputs = [columns, self.direct]
-        return [
-            Elementwise(self.candidate_formula, operands, outputs),
-            Product(self._blocks_of(d, 2, 3), self.R_candidate, self.through_reset),
-            Elementwise(self.reset_formula, reset_inputs, outputs),
-        ]
-
-    def to_state(self, d: Any) -> Product:
-        return Product(self._blocks_of(d, 0, 2), self.R_gates, self.product)
-
-    def _blocks_of(self, d: Any, start: int, stop: int) -> Operand:
-        H = self.call.H
-        return Operand(self.engine.columns(d, start * H, stop * H), 1, "local")
-
-    def candidate_input(self, chunk: Chunk) -> Any:
-        reset = self.call.order[1] * self.call.H
-        return self.zrh[chunk.part, reset : reset + self.call.H] * self.taken_before(chunk)
-
-    def add(self, chunk: Chunk, rows: Any) -> None:
-        H, sums = self.call.H, self.sums
-        if "X" in self.wanted:
-            sums.add_input(chunk, (rows, self.call.part("W", self.direction)))
-        rows = sums.weighted(chunk, rows)
-        if "W" in self.wanted:
-            sums.add_weight("W", rows, self.x[chunk.part, :])
-        if "R" in self.wanted:
-            self.add_recurrent_weight("R of gates", rows[:, : 2 * H], chunk)
-            sums.add_weight("R of candidate", rows[:, 2 * H :], self.candidate_input(chunk))
-        if "B" in self.wanted:
-            sums.add_rows("B", rows)
-
-    def parameter_gradients(self) -> dict[str, Any]:
-        sums = self.sums
-        grads: dict[str, Any] = {}
-        if "W" in self.wanted:
-            grads["W"] = sums["W"]
-        if "R" in self.wanted:
-            grads["R"] = sums.weight("R of gates", "R of candidate")
-        if "B" in self.wanted:
-            grads["B"] = self.call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
-        return grads
+    return planned_call(_OPERATOR.backward, locals())
 
 
 # --- one step ----------------------------------------------------------------------------------------
@@ -1058,4 +730,4 @@ def gru_cell_grad(
     return planned_call(_CELL_GRADIENT, locals())
 
 
-_CELL, _CELL_GRADIENT = one_step(_GRU, _FORWARD, _GRADIENT, GRUCellForward, GRUCellGrads)
+_CELL, _CELL_GRADIENT = _OPERATOR.step(GRUCellForward, GRUCellGrads)

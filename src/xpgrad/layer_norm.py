@@ -29,15 +29,17 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, public
+from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._calls.plans import Asked
-from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
+from xpgrad._cells.call import CellCall
 from xpgrad._elementwise.activation_formulas import BoundActivation
 from xpgrad._operators.arguments import check_number, check_shape
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit, UnitArray
 from xpgrad._operators.words import PerSample, TimeDirection
-from xpgrad._recurrent.call import Direction
+from xpgrad._recurrent.backward import gradient_results
+from xpgrad._recurrent.forward import forward_results
+from xpgrad._recurrent.operator import UnitOperator
 from xpgrad.cells import Cell, activation_step, layer_norm
 
 _SOURCE = 'Ba, Kiros, Hinton, "Layer normalization" (2016)'
@@ -231,32 +233,63 @@ def _gru_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsi
 _VECTORS = ("B", "gamma", "beta", "gamma_c", "beta_c")
 
 
-class _LayerNormOperator(NamedTuple):
-    """The differences between the two operators.
+class _LayerNormOperator(UnitOperator):
+    """One of the two operators.
 
     Parameters
     ----------
-    unit : Unit
-        Its declaration.
+    unit, result, gradients
+        As of UnitOperator.
     cell : callable
         Its cell, by activations, clip and epsilon.
     defaults : tuple of str
         One direction's activations.
     """
 
-    unit: Unit
-    cell: Callable[[tuple[BoundActivation, ...], float | None, float], Cell]
-    defaults: tuple[str, ...]
+    def __init__(
+        self,
+        unit: Unit,
+        cell: Callable[[tuple[BoundActivation, ...], float | None, float], Cell],
+        defaults: tuple[str, ...],
+        result: Any,
+        gradients: Any,
+    ) -> None:
+        super().__init__(unit, result, gradients)
+        self.cell, self.defaults = cell, defaults
+        self.vectors = ("B", *unit.parameters)
 
-    @property
-    def gates(self) -> int:
-        """How many gates: 4 or 3."""
-        return self.unit.rows
+    def _compute_forward(self, asked: Asked, *, epsilon: float, **attributes: Any) -> Any:
+        """Check and compute, or record."""
+        call = _LayerNormCall(asked, self, epsilon, **attributes)
+        return self._result(**forward_results(call, lambda _, d: call.cells[d.number].plans[0]))
 
-    @property
-    def vectors(self) -> tuple[str, ...]:
-        """The names of the parameters that are vectors."""
-        return ("B", *self.unit.parameters)
+    def _compute_backward(
+        self,
+        asked: Asked,
+        *,
+        wanted: frozenset[str],
+        per_sample: bool | str,
+        epsilon: float,
+        **attributes: Any,
+    ) -> Any:
+        """Check and compute, or record."""
+        unit = self.unit
+        over_time = [unit.cotangents[name] for name in unit.over_time]
+        call = _LayerNormCall(
+            asked, self, epsilon, over_time=over_time, saved=unit.saved, cotangents=unit.end_cotangents,
+            **attributes,
+        )  # fmt: skip
+        inner = frozenset("v" if name in _VECTORS else name for name in wanted)
+
+        def finish(call: Any, found: dict[str, Any]) -> dict[str, Any]:
+            if "v" in found:
+                found |= call.parted(found.pop("v"), per_sample)
+            return {name: found[name] for name in wanted}
+
+        found = gradient_results(
+            call, lambda _, d: call.cells[d.number].plans[1], unit.graded, inner, per_sample, finish
+        )
+        return self._gradients(*found.values())
 
 
 class _LayerNormCall(CellCall):
@@ -276,13 +309,14 @@ class _LayerNormCall(CellCall):
         self._own = own
         super().__init__(
             asked,
-            {"W": own.gates, "R": own.gates, "v": 0},
+            {"W": own.unit.rows, "R": own.unit.rows, "v": 0},
             states=own.unit.initial,
             defaults=own.defaults,
             **options,
         )
         self.cells = [own.cell(d.activations, self.clip, epsilon) for d in self.directions]
         self.arrays["v"] = self._joined()
+        self.vector_blocks = len(self.cells[0].blocks["v"])
 
     def _columns(self) -> int:
         return max(cell.plans[1].cotangents for cell in self.cells)
@@ -294,7 +328,7 @@ class _LayerNormCall(CellCall):
         self, direction: str, floats: dict[str, Any], widths: Mapping[str, int], states: Sequence[str]
     ) -> None:
         super()._check_shapes(direction, floats, widths, states)
-        D, H, gates = self.D, self.H, self._own.gates
+        D, H, gates = self.D, self.H, self._own.unit.rows
         axes: dict[str, tuple[str, tuple[int, ...]]] = {"B": (f"D, {2 * gates}H", (D, 2 * gates * H))}
         axes |= dict.fromkeys(("gamma", "beta"), (f"D, 2, {gates}H", (D, 2, gates * H)))
         axes |= dict.fromkeys(("gamma_c", "beta_c"), ("D, H", (D, H)))
@@ -303,7 +337,7 @@ class _LayerNormCall(CellCall):
 
     def _joined(self) -> Any:
         """The cell's v: scales of the input's and of the recurrent product, and the shifts' sums."""
-        xp, H, split = self.xp, self.H, self._own.gates * self.H
+        xp, H, split = self.xp, self.H, self._own.unit.rows * self.H
         B: Any = self.arrays.get("B")
         gamma, beta = self.arrays["gamma"], self.arrays["beta"]
         shifts = [beta[:, 0, :], beta[:, 1, :]]
@@ -318,7 +352,7 @@ class _LayerNormCall(CellCall):
 
     def parted(self, dv: Any, per_sample: bool | str) -> dict[str, Any]:
         """The vectors' gradients from that of v, of one direction; a batch axis of samples comes first."""
-        xp, H, split = self.xp, self.H, self._own.gates * self.H
+        xp, H, split = self.xp, self.H, self._own.unit.rows * self.H
         axis = dv.ndim - 1
         shifts, rest = dv[..., 2 * split :], None
         if "gamma_c" in self._own.vectors:
@@ -340,71 +374,6 @@ def _check_epsilon(operator: str, epsilon: Any) -> float:
     if not number > 0:
         raise ValueError(f"{operator}: epsilon is {number}, expected a number > 0")
     return number
-
-
-def _compute_forward(
-    asked: Asked,
-    *,
-    own: _LayerNormOperator,
-    result: type,
-    epsilon: float,
-    **attributes: Any,
-) -> Any:
-    """Check and compute, or record."""
-    call = _LayerNormCall(asked, own, epsilon, **attributes)
-    with call.engine.quiet():
-        parts = [
-            forward_direction(call, d, cell.plans[0], tuple(own.unit.states))
-            for d, cell in zip(call.directions, call.cells, strict=True)
-        ]
-        over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
-        sequences = [call.over_time(list(rows)) for rows in zip(*over_time, strict=True)]
-        finals = [call.states(list(rows)) for rows in zip(*ends, strict=True)]
-        kept = call.over_time(saved), call.over_time(means)
-        return result(sequences[0], *finals, *sequences[1:], *kept)
-
-
-def _compute_backward(
-    asked: Asked,
-    *,
-    own: _LayerNormOperator,
-    result: type,
-    wanted: frozenset[str],
-    per_sample: bool | str,
-    epsilon: float,
-    **attributes: Any,
-) -> Any:
-    """Check and compute, or record."""
-    unit = own.unit
-    over_time = [unit.cotangents[name] for name in unit.over_time]
-    call = _LayerNormCall(
-        asked, own, epsilon, over_time=over_time, saved=unit.saved, cotangents=unit.end_cotangents,
-        **attributes,
-    )  # fmt: skip
-    inner = frozenset("v" if name in _VECTORS else name for name in wanted)
-
-    def compute(call: Any, direction: Direction) -> dict[str, Any]:
-        cell = call.cells[direction.number]
-        found = backward_direction(
-            call, direction, cell.plans[0], cell.plans[1], tuple(own.unit.states), inner, per_sample
-        )
-        if "v" in found:
-            found |= call.parted(found.pop("v"), per_sample)
-        return {name: found[name] for name in wanted}
-
-    with call.engine.quiet():
-        return result(*call.gradients(compute, unit.graded, per_sample=per_sample))
-
-
-def _operations(own: _LayerNormOperator, result: type, gradients: type) -> tuple[Operation, Operation]:
-    """An operator and its gradient."""
-    forward = functools.partial(_compute_forward, own=own, result=result)
-    backward = functools.partial(_compute_backward, own=own, result=gradients)
-    unit = own.unit
-    return (
-        Operation(unit.name, forward, unit.operands),
-        Operation(f"{unit.name}_grad", backward, unit.gradient_arrays, unit.graded),
-    )
 
 
 # --- the LSTM ----------------------------------------------------------------------------------------
@@ -500,13 +469,11 @@ def layer_norm_lstm(
     (7, 1, 2, 5)
     """
     epsilon = _check_epsilon("layer_norm_lstm", epsilon)
-    return planned_call(_LSTM_FORWARD, locals())
+    return planned_call(_LSTM_OPERATOR.forward, locals())
 
 
-_LSTM_FORWARD, _LSTM_GRADIENT = _operations(
-    _LayerNormOperator(_LSTM, _lstm_cell, ("Sigmoid", "Tanh", "Tanh")),
-    LayerNormLSTMForward,
-    LayerNormLSTMGrads,
+_LSTM_OPERATOR = _LayerNormOperator(
+    _LSTM, _lstm_cell, ("Sigmoid", "Tanh", "Tanh"), LayerNormLSTMForward, LayerNormLSTMGrads
 )
 
 
@@ -607,7 +574,7 @@ def layer_norm_lstm_grad(
     (1, 2, 20)
     """
     epsilon = _check_epsilon("layer_norm_lstm_grad", epsilon)
-    return planned_call(_LSTM_GRADIENT, locals())
+    return planned_call(_LSTM_OPERATOR.backward, locals())
 
 
 # --- the GRU -----------------------------------------------------------------------------------------
@@ -696,11 +663,11 @@ def layer_norm_gru(
     (7, 1, 2, 5)
     """
     epsilon = _check_epsilon("layer_norm_gru", epsilon)
-    return planned_call(_GRU_FORWARD, locals())
+    return planned_call(_GRU_OPERATOR.forward, locals())
 
 
-_GRU_FORWARD, _GRU_GRADIENT = _operations(
-    _LayerNormOperator(_GRU, _gru_cell, ("Sigmoid", "Tanh")), LayerNormGRUForward, LayerNormGRUGrads
+_GRU_OPERATOR = _LayerNormOperator(
+    _GRU, _gru_cell, ("Sigmoid", "Tanh"), LayerNormGRUForward, LayerNormGRUGrads
 )
 
 
@@ -793,4 +760,4 @@ def layer_norm_gru_grad(
     (1, 2, 15)
     """
     epsilon = _check_epsilon("layer_norm_gru_grad", epsilon)
-    return planned_call(_GRU_GRADIENT, locals())
+    return planned_call(_GRU_OPERATOR.backward, locals())

@@ -33,21 +33,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, public
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._elementwise.activation_formulas import activate, activate_pullback
-from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit, UnitArray
 from xpgrad._operators.words import Peephole, PerSample, TimeDirection
-from xpgrad._recurrent.call import Direction, RecurrentCall
-from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.hidden_state import StateForward, masks, state_backward
-from xpgrad._recurrent.one_step import one_step
+from xpgrad._recurrent.backward import BackwardLoop, rebuilt_products
+from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.hidden_state import masks
+from xpgrad._recurrent.operator import LoopOperator
+from xpgrad._recurrent.plan import BackwardPlan, Buffer, ForwardPlan, Group, InputPart, stage
+from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product
+from xpgrad.engine import Formula, Operand
 
-_DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 _LSTM = Unit(
     "lstm",
     "The ONNX LSTM",
@@ -115,8 +114,11 @@ class LSTMGrads(NamedTuple, Generic[AnyArray]):
 
 # --- the formulas of one step ------------------------------------------------------------------------
 #
-# The parameters are the operands (`_StepOperands`, `_LSTMPullbackOperands`), then the constants. An operand
-# with a block for each gate is a tuple; zi is the block of z for the gate i.
+# The parameters are the operands, then the constants. An operand with a block for each gate is a tuple; zi is
+# the block of z for the gate i. z and r are the gates' input and recurrent products; in the pullback z is
+# their sum, rebuilt if clip or an activation needs it. b and p are biases and peepholes, `kept` is the share
+# of the old cell state that zoneout keeps. dy and dc_all are cotangents of the states as outputs; dh and dc
+# come from the step after.
 
 
 def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
@@ -202,62 +204,103 @@ def _lstm_step_pullback(
     return (di, do, df, dg), dc_prev
 
 
-class _StepOperands(NamedTuple):
-    """The operands of `_lstm_step`.
+# --- its loops ---------------------------------------------------------------------------------------
+#
+# State 0 is h, state 1 is c. One product in a step: all gates' blocks of R, times h'.
 
-    Parameters
-    ----------
-    z, r : Operand
-        The gates' input and recurrent products.
-    b, p : Operand
-        Biases and peepholes.
-    c_prev, kept : Operand
-        The old cell state, and its share that zoneout keeps after the step.
-    """
-
-    z: Operand
-    r: Operand
-    b: Operand
-    p: Operand
-    c_prev: Operand
-    kept: Operand
+_GROUPS = (Group(0, (0, 1, 2, 3)),)
 
 
-class _LSTMPullbackOperands(NamedTuple):
-    """The operands of `_lstm_step_pullback`.
-
-    Parameters
-    ----------
-    dy, dh : Operand
-        Cotangents of the hidden state: as an output, and from the step after.
-    dc_all, dc : Operand
-        The same of the cell state.
-    gates, c, kept, c_prev : Operand
-        What the step had: gates, cell state, the share of the old one that zoneout kept, the old one.
-    z : Operand
-        The sums of the gates' products, rebuilt if clip or an activation needs them.
-    b, p : Operand
-        Biases, which only rebuilt products need, and peepholes.
-    """
-
-    dy: Operand
-    dh: Operand
-    dc_all: Operand
-    dc: Operand
-    gates: Operand
-    c: Operand
-    kept: Operand
-    c_prev: Operand
-    z: Operand
-    b: Operand
-    p: Operand
-
-
-def _constants(call: RecurrentCall, direction: Direction) -> dict[str, Any]:
+def _constants(call: RecurrentCall, direction: Direction, input_forget: Any) -> dict[str, Any]:
     """The constants of both formulas."""
     gate, candidate, output = direction.activations
-    return {"gate": gate, "candidate": candidate, "output": output, "clip": call.clip}
+    activations = {"gate": gate, "candidate": candidate, "output": output}
+    return activations | {"clip": call.clip, "input_forget": bool(input_forget)}
 
+
+def _forward(call: RecurrentCall, direction: Direction, *, input_forget: Any) -> ForwardPlan:
+    formula = Formula(_lstm_step, _constants(call, direction, input_forget))
+    return ForwardPlan(
+        tuple(_LSTM.states),
+        [stage(formula, "x product0 b p before1 kept", "x after1 output")],
+        _GROUPS,
+        kept={"iofc": (Buffer("x", 4, "now"),)},  # the gates replace their input products
+        operands={
+            "b": call.bias_operand(direction),
+            "p": _peepholes(call, direction),
+            "kept": Operand(call.wrapped("zoneout_c", direction)),
+        },
+    )
+
+
+def _backward(
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], *, input_forget: Any, peephole: str
+) -> BackwardPlan:
+    full = peephole == "full" and call.part("P", direction) is not None
+    rebuild = call.needs_pre_activations(direction.activations[:2])  # the output activation reads C
+    formula = Formula(_lstm_step_pullback, _constants(call, direction, input_forget) | {"full": full})
+    kept = Operand(call.wrapped("zoneout_c", direction))
+    # zoneout hides the cell state that a step made from the gradient of P, a projection its output from dS
+    hidden = [name for name in ("P", "S") if name in wanted and (name == "S" or kept.rows is not None)]
+    made = Formula(_lstm_made, {"output": direction.activations[2]})
+    again = [stage(made, "gates after1 before1 kept", "made_P made_S")] if hidden else []
+    return BackwardPlan(
+        tuple(_LSTM.states),
+        _GROUPS,
+        [*again, stage(formula, "dy dh given1 carry1 gates after1 kept before1 z b p", "columns carry1")],
+        Buffer("columns", 4, "local"),
+        products=[(range(4), len(again))],
+        direct=[False, True],
+        inputs=[InputPart(range(4))],
+        vectors=[*range(4)] * 2,  # both biases are added, so their gradients are equal
+        kept={"iofc": (Buffer("gates", 4, "now"),)},
+        order=call.order,
+        operands={
+            "z": Operand(None, 4),
+            "b": call.bias_operand(direction, rebuild),
+            "p": _peepholes(call, direction, rebuild or full),
+            "kept": kept,
+            "made_P": Operand(None),
+            "made_S": Operand(None),
+        },
+        local=[f"made_{name}" for name in hidden],
+        rebuild=rebuilt_products if rebuild else None,
+        others={"P": _add_peepholes, "S": _add_projection},
+    )
+
+
+def _peepholes(call: RecurrentCall, direction: Direction, wanted: bool = True) -> Operand:
+    P = call.part("P", direction) if wanted else None
+    return Operand(None if P is None else call.engine.wrap(call.xp.reshape(P, (1, 3 * call.H))), 3, "every")
+
+
+def _add_peepholes(back: BackwardLoop, chunk: Chunk, d: Any) -> None:
+    """dP: the sum of each gate's cotangent times the cell state that it saw, gates i o f."""
+    H, order = back.call.H, back.call.order
+    made = back.operands["made_P"].rows
+    c_prev = back.before(1, chunk)
+    c = back.kept_rows("after1", chunk) if made is None else back.local_rows("made_P", chunk)
+    own = [d[:, k * H : (k + 1) * H] for k in order[:3]]
+    back.sums.add_dots("P", [*zip(own, [c_prev, c, c_prev], strict=True)])
+
+
+def _add_projection(back: BackwardLoop, chunk: Chunk, d: Any) -> None:
+    """dS: see `hidden_state`."""
+    if back.hidden is not None:
+        back.hidden.add_projection(chunk, back.local_rows("made_S", chunk))
+
+
+_OPERATOR = LoopOperator(
+    _LSTM,
+    LSTMForward,
+    LSTMGrads,
+    _forward,
+    _backward,
+    ("Sigmoid", "Tanh", "Tanh"),
+    options={"input_forget": (False, True, 0, 1)},
+    gradient_options={"peephole": ("full", "truncated")},
+    optional=("P", "S"),
+)
 
 # --- forward -----------------------------------------------------------------------------------------
 
@@ -382,74 +425,7 @@ def lstm(
     >>> bool(np.all(out.H_all[4:, 0, 1] == 0))
     True
     """
-    return planned_call(_FORWARD, locals())
-
-
-def _compute_forward(
-    asked: Asked,
-    *,
-    input_forget: bool,
-    **attributes: Any,
-) -> LSTMForward:
-    """Check and compute, or record."""
-    check_choice(asked.operator, "input_forget", input_forget, (False, True, 0, 1))
-    call = RecurrentCall(asked, 4, states=_LSTM.initial, defaults=_DEFAULTS, **attributes)
-    with call.engine.quiet():
-        parts = call.by_direction(lambda d: _forward_direction(call, d, bool(input_forget)))
-        H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
-        return LSTMForward(
-            call.saved("H_all", H_all),
-            call.states(H_t),
-            call.states(C_t),
-            call.saved("C_all", C_all),
-            call.saved("iofc", iofc),
-        )
-
-
-_FORWARD = Operation("lstm", _compute_forward, _LSTM.operands)
-
-
-def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: bool) -> tuple:
-    """Rows of H, final H and C, rows of C and of the gates."""
-    engine, timeline, H = call.engine, direction.timeline, call.H
-    formula = Formula(_lstm_step, _constants(call, direction) | {"input_forget": input_forget})
-    h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
-    gates = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
-    R_T = engine.loop_weight(call.part("R", direction).T, call.T)
-    recurrent = engine.carry(timeline.zeros(4 * H))
-    h_rows, c_rows = (engine.rows(timeline.rows, width, like=h0) for width in (call.state_width, H))
-    state, kept = StateForward(call, direction, h_rows), _kept(call, direction)
-    z = Operand(gates, 4, "now", call.order)  # the gates replace their input products
-    r = Operand(recurrent, 4, "first", call.order)
-    b = Operand(call.wrap_row(call.bias(direction)), 4, "every", call.order)
-    p = Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every")
-    outputs = [z, Operand(c_rows), state.output]
-
-    def stages(h_rows: Any, c_rows: Any) -> list:
-        h_prev, c_prev = Operand(h_rows, 1, "before"), Operand(c_rows, 1, "before")
-        masked, source = state.into_product(h_prev)
-        return [
-            *masked,
-            Product(source, R_T, recurrent),
-            Elementwise(formula, _StepOperands(z, r, b, p, c_prev, kept), outputs),
-            *state.hand_on(h_prev),
-        ]
-
-    first, later = timeline.forward()
-    engine.scan(stages(engine.wrap(h0), engine.wrap(c0)), first)
-    engine.scan(stages(h_rows, c_rows), later)
-    H_rows, C_rows = engine.array(h_rows), engine.array(c_rows)
-    return H_rows, timeline.last(H_rows, h0), timeline.last(C_rows, c0), C_rows, engine.array(gates)
-
-
-def _kept(call: RecurrentCall, direction: Direction) -> Operand:
-    """The share of the old cell state that zoneout keeps."""
-    return Operand(call.wrapped("zoneout_c", direction))
-
-
-def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
-    P = call.part("P", direction)
-    return None if P is None else call.xp.reshape(P, (1, 3 * call.H))
+    return planned_call(_OPERATOR.forward, locals())
 
 
 # --- backward ----------------------------------------------------------------------------------------
@@ -573,189 +549,7 @@ def lstm_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 20, 5), True)
     """
-    return planned_call(_GRADIENT, locals())
-
-
-def _compute_backward(
-    asked: Asked, *, input_forget: bool,
-    peephole: str, per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
-) -> LSTMGrads:  # fmt: skip
-    """Check and compute, or record."""
-    check_choice(asked.operator, "input_forget", input_forget, (False, True, 0, 1))
-    check_choice(asked.operator, "peephole", peephole, ("full", "truncated"))
-    call = RecurrentCall(
-        asked, 4, states=_LSTM.initial, saved=_LSTM.saved, cotangents=_LSTM.end_cotangents,
-        defaults=_DEFAULTS, **attributes,
-    )  # fmt: skip
-    full = peephole == "full" and asked.arrays["P"] is not None
-    with call.engine.quiet():
-        return LSTMGrads(*call.gradients(
-            lambda call, d: _backward_direction(call, d, wanted, bool(input_forget), full, per_sample),
-            _LSTM.graded, per_sample=per_sample,
-        ))  # fmt: skip
-
-
-_GRADIENT = Operation("lstm_grad", _compute_backward, _LSTM.gradient_arrays, _LSTM.graded, ("P", "S"))
-
-
-def _backward_direction(
-    call: RecurrentCall,
-    direction: Direction,
-    wanted: frozenset[str],
-    input_forget: bool,
-    full: bool,
-    per_sample: bool | str,
-) -> dict[str, Any]:
-    """The wanted gradients of one direction, by argument name."""
-    if not wanted:
-        return {}
-    constants = _constants(call, direction) | {"input_forget": input_forget, "full": full}
-    formula = Formula(_lstm_step_pullback, constants)
-    sums = GradientSums(call, direction, wanted, per_sample)
-    back = _LSTMBackward(call, direction, sums, formula, full)
-    for chunk, dz in sums.chunks(4 * call.H, like=back.c0):
-        back.loop(chunk, dz)
-        back.add(chunk, call.engine.array(dz)[: chunk.rows, :])
-    grads: dict[str, Any] = {name: sums[name] for name in ("W", "R", "P", "S") if name in wanted}
-    if "X" in wanted:
-        grads["X"] = sums.input_rows()
-    if "B" in wanted:  # input and recurrence biases are added, so their gradients are equal
-        grads["B"] = call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
-    return grads | back.initial_gradients()
-
-
-class _LSTMBackward:
-    """The backward loop of one direction: its operands, and the cotangents that it carries.
-
-    Parameters
-    ----------
-    call, direction
-        The call, and one direction of it.
-    sums : GradientSums
-        Takes the gradients of input and parameters.
-    formula : Formula
-        The pullback of a step.
-    full : bool
-        Whether the peepholes pass a cotangent to the cell state.
-    """
-
-    def __init__(
-        self, call: RecurrentCall, direction: Direction, sums: GradientSums, formula: Formula, full: bool
-    ) -> None:
-        engine, wanted = call.engine, sums.wanted
-        self.call, self.direction, self.sums, self.wanted = call, direction, sums, wanted
-        self.formula = formula
-        self.state, self.kept = state_backward(call, direction, sums), _kept(call, direction)
-        self.rebuild = call.needs_pre_activations(direction.activations[:2])  # the output activation reads C
-        self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
-        self.h_rows: Any = call.rows("H_all", direction) if self.rebuild or "R" in wanted else None
-        self.h0, self.c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
-        self.c_rows, self.c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(self.c0)
-        self.h_before: Any = None  # of a chunk; only set if a mask makes it differ from the states
-        self.dc = engine.carry(call.initial("grad_C_t", direction))
-        self.R = engine.loop_weight(call.part("R", direction), call.T)
-        if self.state is None:
-            self.dh = engine.carry(call.initial("grad_H_t", direction))
-            dy, dh = Operand(call.wrapped("grad_H_all", direction)), Operand(self.dh, 1, "first")
-        else:
-            self.dh = self.state.product
-            dy, dh = Operand(None), self.state.output
-        bias = call.bias(direction) if self.rebuild else None
-        peepholes = _peephole_row(call, direction) if self.rebuild or full else None
-        self.operands = _LSTMPullbackOperands(
-            dy=dy,
-            dh=dh,
-            dc_all=Operand(call.wrapped("grad_C_all", direction)),
-            dc=Operand(self.dc, 1, "first"),
-            gates=Operand(engine.wrap(call.rows("iofc", direction)), 4, "now", call.order),
-            c=Operand(self.c_rows),
-            kept=self.kept,
-            c_prev=Operand(None),  # of each scan
-            z=Operand(None, 4),  # of each chunk
-            b=Operand(call.wrap_row(bias), 4, "every", call.order),
-            p=Operand(call.wrap_row(peepholes), 3, "every"),
-        )
-
-    def loop(self, chunk: Chunk, dz: Any) -> None:
-        """Write the cotangents of the chunk's pre-activations to dz, and update those of the states."""
-        engine, order, state = self.call.engine, self.call.order, self.state
-        if state is not None and self.h_rows is not None:
-            h_start = engine.wrap(self.h0)
-            self.h_before = state.masked_before(chunk, engine.wrap(self.h_rows), h_start)
-        rebuilt = None
-        if self.rebuild:
-            h_prev = self.h_before
-            if h_prev is None:
-                h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
-            rebuilt = engine.wrap(self.call.gate_products(self.direction, chunk, self.x, h_prev))
-        z = Operand(rebuilt, 4, "local", order)
-
-        def pullback(rows: Any) -> list:
-            c_prev = Operand(rows, 1, "before")
-            inputs = self.operands._replace(c_prev=c_prev, z=z)
-            outputs = [Operand(dz, 4, "local", order), Operand(self.dc, 1, "first")]
-            before = [] if state is None else state.stages(Operand(None))
-            return [*before, *self.made_again(c_prev), Elementwise(self.formula, inputs, outputs)]
-
-        through_R = [Product(Operand(dz, 4, "local"), self.R, self.dh)]
-        engine.scan([*pullback(self.c_rows), *through_R], chunk.later)
-        to_initial: list = through_R if "initial_h" in self.wanted else []
-        if to_initial and state is not None:
-            to_initial = [*through_R, state.to_initial(Operand(None))]
-        engine.scan([*pullback(self.c_start), *to_initial], chunk.first)
-
-    def made_again(self, c_prev: Operand) -> list:
-        """The stage that recomputes values hidden by zoneout and projection, for the gradients of P and S."""
-        hidden = {"P": self.kept.rows is not None, "S": True}  # the cell state, the output
-        if not any(name in self.wanted and hidden[name] for name in hidden):
-            return []
-        outputs = [
-            Operand(self.sums.scratch(f"made {name}", self.call.H), 1, "local")
-            if name in self.wanted and hidden[name]
-            else Operand(None)
-            for name in hidden
-        ]
-        made = Formula(_lstm_made, {"output": self.direction.activations[2]})
-        return [Elementwise(made, [self.operands.gates, self.operands.c, c_prev, self.kept], outputs)]
-
-    def add(self, chunk: Chunk, d: Any) -> None:
-        """Add the chunk's share, from its cotangents d, to the gradients of input and parameters."""
-        wanted, H, sums = self.wanted, self.call.H, self.sums
-        if "X" in wanted:
-            sums.add_input(chunk, (d, self.call.part("W", self.direction)))
-        d = sums.weighted(chunk, d)
-        if "W" in wanted:
-            sums.add_weight("W", d, self.x[chunk.part, :])
-        if "R" in wanted and self.h_before is not None:
-            sums.add_weight("R", d, self.h_before)
-        elif "R" in wanted:
-            sums.add_weight_before("R", d, chunk, self.h_rows, self.call.part("initial_h", self.direction))
-        if "S" in wanted and self.state is not None:
-            self.state.add_projection(chunk, self.made("S", chunk))
-        if "B" in wanted:
-            sums.add_rows("B", d)
-        if "P" in wanted:
-            C = self.call.engine.array(self.c_rows)
-            c_prev = self.direction.timeline.previous(C, self.c0, chunk)
-            c = C[chunk.part, :] if self.kept.rows is None else self.made("P", chunk)
-            seen = [c_prev, c, c_prev]  # by the gates i o f
-            own = [d[:, k * H : (k + 1) * H] for k in self.call.order[:3]]
-            sums.add_dots("P", [*zip(own, seen, strict=True)])
-
-    def made(self, name: str, chunk: Chunk) -> Any:
-        """The chunk's rows that `made_again` wrote for that gradient."""
-        return self.call.engine.array(self.sums.scratch(f"made {name}", self.call.H))[: chunk.rows, :]
-
-    def initial_gradients(self) -> dict[str, Any]:
-        """The wanted gradients of the initial states, after the last chunk."""
-        engine, state = self.call.engine, self.state
-        dh = engine.array(self.dh) if state is None else state.initial_gradient()
-        carried = {"initial_h": dh, "initial_c": engine.array(self.dc)}
-        return {
-            name: self.direction.timeline.unsort(rows)
-            for name, rows in carried.items()
-            if name in self.wanted
-        }
+    return planned_call(_OPERATOR.backward, locals())
 
 
 # --- one step ----------------------------------------------------------------------------------------
@@ -935,4 +729,4 @@ def lstm_cell_grad(
     return planned_call(_CELL_GRADIENT, locals())
 
 
-_CELL, _CELL_GRADIENT = one_step(_LSTM, _FORWARD, _GRADIENT, LSTMCellForward, LSTMCellGrads)
+_CELL, _CELL_GRADIENT = _OPERATOR.step(LSTMCellForward, LSTMCellGrads)

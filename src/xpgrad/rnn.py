@@ -22,18 +22,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._calls.operation import PLAIN, Foreign, Operation, planned_call, public
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._elementwise.activation_formulas import activate, activate_pullback
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
-from xpgrad._recurrent.call import Direction, RecurrentCall
-from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.one_step import one_step
-from xpgrad.engine import Elementwise, Formula, Operand, Product
+from xpgrad._recurrent.backward import rebuilt_products
+from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.operator import LoopOperator
+from xpgrad._recurrent.plan import BackwardPlan, Buffer, ForwardPlan, Group, InputPart, stage
+from xpgrad._recurrent.rows import Direction
+from xpgrad.engine import Formula, Operand
 
-_DEFAULTS = ("Tanh",)
 _RNN = Unit("rnn", "The ONNX RNN", "h", "the operator RNN of the ONNX specification, version 14", step="h")
 
 
@@ -97,6 +97,41 @@ def _rnn_step_pullback(xp: Any, dy: Any, dh: Any, h: Any, z: Any, b: Any, *, f: 
     x = h if z is None else _pre_activation(xp, z, b)
     return (activate_pullback(xp, f, dh, x, h, clip),)
 
+
+# --- its loops ---------------------------------------------------------------------------------------
+
+_GROUPS = (Group(0, (0,)),)
+
+
+def _forward(call: RecurrentCall, direction: Direction) -> ForwardPlan:
+    (f,) = direction.activations
+    return ForwardPlan(
+        tuple(_RNN.states),
+        [stage(Formula(_rnn_step, {"f": f, "clip": call.clip}), "x product0 b", "output")],
+        _GROUPS,
+        operands={"b": call.bias_operand(direction)},
+        is_in_place=True,
+    )
+
+
+def _backward(call: RecurrentCall, direction: Direction, wanted: frozenset[str]) -> BackwardPlan:
+    (f,) = direction.activations
+    rebuild = call.needs_pre_activations([f])
+    return BackwardPlan(
+        tuple(_RNN.states),
+        _GROUPS,
+        [stage(Formula(_rnn_step_pullback, {"f": f, "clip": call.clip}), "dy dh after0 z b", "columns")],
+        Buffer("columns", 1, "local"),
+        products=[(range(1), 0)],
+        direct=[False],
+        inputs=[InputPart(range(1))],
+        vectors=[0, 0],  # both biases are added, so their gradients are equal
+        operands={"z": Operand(None), "b": call.bias_operand(direction, rebuild)},
+        rebuild=rebuilt_products if rebuild else None,
+    )
+
+
+_OPERATOR = LoopOperator(_RNN, RNNForward, RNNGrads, _forward, _backward, ("Tanh",))
 
 # --- forward -----------------------------------------------------------------------------------------
 
@@ -188,44 +223,7 @@ def rnn(
     >>> bool(np.all(out.H_all[4:, 0, 1] == 0))
     True
     """
-    return planned_call(_FORWARD, locals())
-
-
-def _compute_forward(asked: Asked, **attributes: Any) -> RNNForward:
-    """Check and compute, or record."""
-    call = RecurrentCall(asked, 1, states=_RNN.initial, defaults=_DEFAULTS, **attributes)
-    with call.engine.quiet():
-        parts = call.by_direction(lambda d: _forward_direction(call, d))
-        H_all, H_t = (list(part) for part in zip(*parts, strict=True))
-        return RNNForward(call.saved("H_all", H_all), call.states(H_t))
-
-
-_FORWARD = Operation("rnn", _compute_forward, _RNN.operands)
-
-
-def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
-    """Rows of H, final H. The states replace the input's products in place."""
-    engine, timeline = call.engine, direction.timeline
-    (f,) = direction.activations
-    formula = Formula(_rnn_step, {"f": f, "clip": call.clip})
-    h0 = call.initial("initial_h", direction)
-    h_rows = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
-    R_T = engine.loop_weight(call.part("R", direction).T, call.T)
-    recurrent = engine.carry(timeline.zeros(call.H))
-    bias = Operand(call.wrap_row(call.bias(direction)), 1, "every")
-
-    def stages(h_prev: Any) -> list:
-        inputs = [Operand(h_rows), Operand(recurrent, 1, "first"), bias]
-        return [
-            Product(Operand(h_prev, 1, "before"), R_T, recurrent),
-            Elementwise(formula, inputs, [Operand(h_rows)]),
-        ]
-
-    first, later = timeline.forward()
-    engine.scan(stages(engine.wrap(h0)), first)
-    engine.scan(stages(h_rows), later)
-    H_rows = engine.array(h_rows)
-    return H_rows, timeline.last(H_rows, h0)
+    return planned_call(_OPERATOR.forward, locals())
 
 
 # --- backward ----------------------------------------------------------------------------------------
@@ -321,72 +319,7 @@ def rnn_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 5, 5), True)
     """
-    return planned_call(_GRADIENT, locals())
-
-
-def _compute_backward(
-    asked: Asked, *, per_sample: bool | str,
-    wanted: frozenset[str], **attributes: Any,
-) -> RNNGrads:  # fmt: skip
-    """Check and compute, or record."""
-    call = RecurrentCall(
-        asked, 1, states=_RNN.initial, saved=_RNN.saved, cotangents=_RNN.end_cotangents, defaults=_DEFAULTS,
-        **attributes,
-    )  # fmt: skip
-    with call.engine.quiet():
-        return RNNGrads(*call.gradients(
-            lambda call, d: _backward_direction(call, d, wanted, per_sample) if wanted else {},
-            _RNN.graded, per_sample=per_sample,
-        ))  # fmt: skip
-
-
-_GRADIENT = Operation("rnn_grad", _compute_backward, _RNN.gradient_arrays, _RNN.graded)
-
-
-def _backward_direction(
-    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
-) -> dict[str, Any]:
-    """The wanted gradients of one direction, by argument name."""
-    engine, timeline = call.engine, direction.timeline
-    (f,) = direction.activations
-    formula = Formula(_rnn_step_pullback, {"f": f, "clip": call.clip})
-    rebuild = call.needs_pre_activations([f])
-    x: Any = call.rows("X", direction) if rebuild or "W" in wanted else None
-    h_rows, h0 = call.rows("H_all", direction), call.initial("initial_h", direction)
-    dh = engine.carry(call.initial("grad_H_t", direction))
-    R = engine.loop_weight(call.part("R", direction), call.T)
-    dy = Operand(call.wrapped("grad_H_all", direction))
-    seen = [dy, Operand(dh, 1, "first"), Operand(engine.wrap(h_rows))]
-    bias = Operand(call.wrap_row(call.bias(direction) if rebuild else None), 1, "every")
-    sums = GradientSums(call, direction, wanted, per_sample)
-    for chunk, dz in sums.chunks(call.H, like=h0):
-        products = None
-        if rebuild:
-            h_prev = timeline.previous(h_rows, h0, chunk)
-            products = engine.wrap(call.gate_products(direction, chunk, x, h_prev))
-        here = Operand(dz, 1, "local")
-        pullback = Elementwise(formula, [*seen, Operand(products, 1, "local"), bias], [here])
-        through_R = [Product(here, R, dh)]
-        engine.scan([pullback, *through_R], chunk.later)
-        engine.scan([pullback, *(through_R if "initial_h" in wanted else [])], chunk.first)
-        d = engine.array(dz)[: chunk.rows, :]
-        if "X" in wanted:
-            sums.add_input(chunk, (d, call.part("W", direction)))
-        d = sums.weighted(chunk, d)
-        if "W" in wanted:
-            sums.add_weight("W", d, x[chunk.part, :])
-        if "R" in wanted:
-            sums.add_weight_before("R", d, chunk, h_rows, call.part("initial_h", direction))
-        if "B" in wanted:
-            sums.add_rows("B", d)
-    grads: dict[str, Any] = {name: sums[name] for name in ("W", "R") if name in wanted}
-    if "X" in wanted:
-        grads["X"] = sums.input_rows()
-    if "B" in wanted:  # input and recurrence biases are added, so their gradients are equal
-        grads["B"] = call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
-    if "initial_h" in wanted:
-        grads["initial_h"] = timeline.unsort(engine.array(dh))
-    return grads
+    return planned_call(_OPERATOR.backward, locals())
 
 
 # --- one step ----------------------------------------------------------------------------------------
@@ -544,4 +477,4 @@ def rnn_cell_grad(
     return planned_call(_CELL_GRADIENT, locals())
 
 
-_CELL, _CELL_GRADIENT = one_step(_RNN, _FORWARD, _GRADIENT, RNNCellForward, RNNCellGrads)
+_CELL, _CELL_GRADIENT = _OPERATOR.step(RNNCellForward, RNNCellGrads)

@@ -6,166 +6,54 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._cells.reverse import pull_back
-from xpgrad._cells.stages import Buffer, BufferBlock, Planner, Stage, Sum, is_expensive
+from xpgrad._cells.stages import BufferBlock, Planner, Sum, is_expensive
 from xpgrad._cells.trace import StepGraph, in_order, trace
+from xpgrad._recurrent.backward import BackwardLoop
+from xpgrad._recurrent.plan import (
+    BackwardPlan,
+    Buffer,
+    ForwardPlan,
+    Group,
+    InputPart,
+    after,
+    average,
+    averaged,
+    before,
+    carry,
+    given,
+)
+from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine.arrays.tape import Value
 
 
-class Group(NamedTuple):
-    """The products of R with one value.
+class ColumnSource(NamedTuple):
+    """A value that R multiplied, as a column beside the cotangents."""
 
-    Parameters
-    ----------
-    number : int
-        The group's number.
-    blocks : tuple of int
-        Its blocks of R.
-    state : int or None
-        The state before the step that is multiplied; None if it is another value.
-    level : int
-        The number of stages of the forward step in front of it.
-    """
+    column: int
 
-    number: int
-    blocks: tuple[int, ...]
-    state: int | None
-    level: int
-
-    @property
-    def source(self) -> Buffer:
-        """The multiplied value in the forward step, if it is not a state."""
-        return Buffer(f"source{self.number}", 1, "first")
-
-    @property
-    def product(self) -> Buffer:
-        """The products in the forward step."""
-        return Buffer(f"product{self.number}", len(self.blocks), "first")
-
-    @property
-    def back(self) -> Buffer:
-        """The products with R's transpose in the backward step."""
-        return Buffer(f"back{self.number}", 1, "first")
-
-
-class ForwardPlan(NamedTuple):
-    """The step: its stages, products' groups, and buffers.
-
-    Parameters
-    ----------
-    stages : list of Stage
-        By level.
-    groups : list of Group
-        The products.
-    saved : Buffer or None
-        The values that the gradient takes.
-    means : tuple of Buffer
-        The row means that it takes.
-    scratch : list of Buffer
-        Buffers that only the step uses.
-    read : tuple of int
-        The states that the step reads.
-    given : tuple of Buffer
-        The inputs beside x.
-    averages : list of (int, int)
-        The numbers of means within heads, and the stage after which each can be computed.
-    """
-
-    stages: list[Stage]
-    groups: list[Group]
-    saved: Buffer | None
-    means: tuple[Buffer, ...]
-    scratch: list[Buffer]
-    read: tuple[int, ...]
-    given: tuple[Buffer, ...]
-    averages: list[tuple[int, int]]
-
-
-class BackwardPlan(NamedTuple):
-    """The step's pullback.
-
-    Parameters
-    ----------
-    stages : list of Stage
-        By level.
-    columns : Buffer
-        The cotangents that products and sums take.
-    inputs : range
-        Its columns for W x.
-    cotangents : int
-        The number of cotangents, which are its first columns; sources follow.
-    products : list of (range, int)
-        For each group the columns of its products' cotangents, and the stage after which all are known.
-    sources : list of int or None
-        For each group the column of the value that R multiplied, if it is not a state.
-    vectors : list of int
-        For each block of v its column.
-    direct : list of bool
-        For each state whether a cotangent is carried besides the products'.
-    scratch : list of Buffer
-        Buffers that only the step uses.
-    given : tuple of Buffer
-        The cotangents of the inputs beside x.
-    averages : list of (int, int)
-        As of the step.
-    """
-
-    stages: list[Stage]
-    columns: Buffer
-    inputs: range
-    cotangents: int
-    products: list[tuple[range, int]]
-    sources: list[int | None]
-    vectors: list[int]
-    direct: list[bool]
-    scratch: list[Buffer]
-    given: tuple[Buffer, ...]
-    averages: list[tuple[int, int]]
-
-
-def before(k: int) -> Buffer:
-    """A state before the step."""
-    return Buffer(f"before{k}", 1, "before")
-
-
-def after(k: int) -> Buffer:
-    """A state after the step."""
-    return Buffer(f"after{k}", 1, "now")
-
-
-def carry(k: int) -> Buffer:
-    """The cotangent of a state from the step after, without a product."""
-    return Buffer(f"carry{k}", 1, "first")
-
-
-def given(k: int) -> Buffer:
-    """The cotangent of a state over time."""
-    return Buffer(f"given{k}", 1, "now")
-
-
-def averaged(number: int) -> Buffer:
-    """A value whose mean within each head is wanted."""
-    return Buffer(f"averaged{number}", 1, "first")
-
-
-def average(number: int) -> Buffer:
-    """The mean, for each column."""
-    return Buffer(f"average{number}", 1, "first")
+    def __call__(self, back: BackwardLoop, chunk: Chunk, columns: Any) -> Any:
+        """Its rows."""
+        H = back.call.H
+        return columns[:, self.column * H : (self.column + 1) * H]
 
 
 def build(
     operator: str,
     function: Callable,
+    states: Sequence[str],
     blocks: Mapping[str, Sequence[str]],
     inputs: Mapping[str, Sequence[str]],
     heads: int,
 ) -> tuple[ForwardPlan, BackwardPlan]:
     """The stages of a step and of its pullback; for the parameters see `trace`."""
-    return _Builder(operator, trace(operator, function, blocks, inputs, heads), inputs).plans()
+    return _Builder(operator, trace(operator, function, blocks, inputs, heads), states, inputs).plans()
 
 
 class _Builder:
-    def __init__(self, name: str, step: StepGraph, inputs: Mapping[str, Sequence[str]]) -> None:
-        self._name, self._step, self._inputs = name, step, inputs
+    def __init__(
+        self, name: str, step: StepGraph, states: Sequence[str], inputs: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._name, self._step, self._names, self._inputs = name, step, tuple(states), inputs
         self._states = range(len(step.before))
         sources: dict[Value, list[int]] = {}
         for k, product in enumerate(step.products):
@@ -258,15 +146,16 @@ class _Builder:
         planner = Planner(f"{self._name}_step", leaves, later, full, outputs)
         stages = planner.stages()
         groups = [group._replace(level=planner.level(self._sources[group.number])) for group in groups]
+        results = {} if buffer is None else {"saved": (buffer,)}
         return ForwardPlan(
+            self._names,
             stages,
             groups,
-            buffer,
-            kept,
-            planner.scratch,
-            step.read,
-            self._given_buffers("input"),
-            [(number, planner.level(value.arguments[0])) for number, value in averages],
+            kept=results | ({"means": kept} if kept else {}),
+            scratch=planner.scratch,
+            given=self._given_buffers("input"),
+            averages=[(number, planner.level(value.arguments[0])) for number, value in averages],
+            read=step.read,
         )
 
     def _group(self, number: int) -> Group:
@@ -285,9 +174,10 @@ class _Builder:
         step, groups = self._step, forward.groups
         own = self._own_leaves()
         leaves: dict[Value, BufferBlock | Sum] = dict(own)
-        if forward.saved is not None:
-            leaves |= {value: BufferBlock(forward.saved, k) for k, value in enumerate(saved)}
-        leaves |= {value: BufferBlock(buffer) for value, buffer in zip(means, forward.means, strict=True)}
+        for buffer in forward.kept.get("saved", ()):
+            leaves |= {value: BufferBlock(buffer, k) for k, value in enumerate(saved)}
+        kept = forward.kept.get("means", ())
+        leaves |= {value: BufferBlock(buffer) for value, buffer in zip(means, kept, strict=True)}
         multiplied = {group.state for group in groups}
         direct = [found.get(v) is not None or k not in multiplied for k, v in enumerate(step.before)]
         for k, seed in enumerate(seeds):
@@ -295,14 +185,15 @@ class _Builder:
             passed = [BufferBlock(carry(k))] if direct[k] else []
             leaves[seed] = Sum((*passed, *through), (BufferBlock(given(k)),))
         wanted: list[Any] = [found.get(value) for value in step.inputs]
-        products, sources = [], list[int | None]()
+        products, sources = [], dict[int, ColumnSource]()
         for group in groups:
             products.append(_placed(wanted, [found.get(v) for v in self._products[group.number]]))
         vectors = [_placed(wanted, [found.get(value)]).start for value in step.vectors]
         count = len(wanted)
         for group in groups:
-            sources.append(None if group.state is not None else len(wanted))
-            wanted += [] if group.state is not None else [self._sources[group.number]]
+            if group.state is None:
+                sources[group.number] = ColumnSource(len(wanted))
+                wanted.append(self._sources[group.number])
         columns = Buffer("columns", len(wanted), "local")
         outputs = [(BufferBlock(columns, k), value) for k, value in enumerate(wanted)]
         outputs += [(BufferBlock(carry(k)), found.get(v)) for k, v in enumerate(step.before) if direct[k]]
@@ -313,23 +204,30 @@ class _Builder:
             if value.called("back")
         }
         averages = _averages(outputs, leaves, later)
-        planner = Planner(f"{self._name}_pullback", leaves, later, BufferBlock(after(0)), outputs)
+        given_cotangents = self._given_buffers("dinput")
+        full = BufferBlock(after(0))
+        planner = Planner(f"{self._name}_pullback", leaves, later, full, outputs, given_cotangents)
         stages = planner.stages()
         levels = [
             max(planner.level(found.get(value)) for value in self._products[group.number]) for group in groups
         ]
         return BackwardPlan(
+            self._names,
+            groups,
             stages,
             columns,
-            range(len(step.inputs)),
-            count,
-            list(zip(products, levels, strict=True)),
-            sources,
-            vectors,
-            direct,
-            planner.scratch,
-            self._given_buffers("dinput"),
-            [(number, planner.level(value.arguments[0])) for number, value in averages],
+            products=list(zip(products, levels, strict=True)),
+            direct=direct,
+            inputs=[InputPart(range(len(step.inputs)))] if step.inputs else [],
+            vectors=vectors,
+            vector="v",
+            kept=forward.kept,
+            cotangents=count,
+            sources=sources,
+            scratch=planner.scratch,
+            inputs_beside=forward.given,
+            given=given_cotangents,
+            averages=[(number, planner.level(value.arguments[0])) for number, value in averages],
         )
 
 

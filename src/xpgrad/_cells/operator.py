@@ -10,27 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from xpgrad._calls.operation import Operation
 from xpgrad._calls.plans import Asked
 from xpgrad._operators.units import Unit
-from xpgrad._recurrent.one_step import one_step
+from xpgrad._recurrent.operator import UnitOperator
 from xpgrad.cells import Cell
 
 _NAMES = {"v": "B"}
 _OWN: Mapping[str, str] = MappingProxyType({})
 
 
-class CellOperator:
+class CellOperator(UnitOperator):
     """A declared operator and its gradient, made of a cell.
 
     Parameters
     ----------
-    unit : Unit
-        Its declaration.
+    unit, result, gradients
+        As of UnitOperator.
     cell : callable
         ``cell(biased, **options)``: its cell, with vectors or without.
-    result, gradients : type
-        The named tuples of results.
     options : sequence of str, optional
         The names of those of its attributes on which the cell depends.
     """
@@ -43,16 +40,8 @@ class CellOperator:
         gradients: Any,
         options: Sequence[str] = (),
     ) -> None:
-        self.unit = unit
-        self._cell, self._options, self._result, self._gradients = cell, options, result, gradients
-        self.forward = Operation(unit.name, self._compute_forward, unit.operands)
-        self.backward = Operation(
-            f"{unit.name}_grad", self._compute_backward, unit.gradient_arrays, unit.graded, ("B",)
-        )
-
-    def step(self, result: type, gradients: type) -> tuple[Operation, Operation]:
-        """The operator's single step and its gradient; the types are the named tuples of results."""
-        return one_step(self.unit, self.forward, self.backward, result, gradients)
+        super().__init__(unit, result, gradients, ("B",))
+        self._cell, self._options = cell, options
 
     def _chosen(self, asked: Asked, options: dict[str, Any]) -> tuple[Cell, Asked]:
         """The cell for the call's options, which are taken out, and the call as the cell has it."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from xpgrad._cells.trace import in_order
+from xpgrad._recurrent.plan import Buffer, OperandBlocks, Stage
 from xpgrad.engine import Formula
 from xpgrad.engine.arrays.tape import Value
 
@@ -26,27 +27,6 @@ _OPERATORS = {
     "logical_or": "|",
 }  # fmt: skip
 _TAKES_ARRAYS = ("maximum", "minimum")  # their operands must be arrays, as those of where
-
-
-class Buffer(NamedTuple):
-    """Rows of a time loop, through which the stages of a step and the code around it exchange values.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    blocks : int
-        How many values it holds, side by side.
-    at : str
-        As an `Operand` has it.
-    of_row : bool
-        Whether it holds the mean over each row.
-    """
-
-    name: str
-    blocks: int
-    at: str
-    of_row: bool = False
 
 
 class BufferBlock(NamedTuple):
@@ -61,23 +41,6 @@ class Sum(NamedTuple):
 
     places: tuple[BufferBlock, ...]
     optional: tuple[BufferBlock, ...] = ()
-
-
-class StageBlocks(NamedTuple):
-    """The blocks of a buffer that a stage reads or writes."""
-
-    buffer: Buffer
-    blocks: tuple[int, ...]
-
-
-class Stage(NamedTuple):
-    """One formula, and the parts of buffers that it reads and writes."""
-
-    formula: Formula
-    inputs: tuple[StageBlocks, ...]
-    outputs: tuple[StageBlocks, ...]
-    text: str
-    """The formula's, to be read."""
 
 
 def is_expensive(value: Any) -> bool:
@@ -101,6 +64,8 @@ class Planner:
         A leaf with every row and column.
     outputs : list of (BufferBlock, value)
         The places to which values go; None stands for zeros.
+    unread : sequence of Buffer, optional
+        Buffers from which no stage reads: a call may leave them out, or want their means over rows only.
 
     Attributes
     ----------
@@ -113,6 +78,7 @@ class Planner:
     later: dict[Value, BufferBlock]
     full: BufferBlock
     outputs: list[tuple[BufferBlock, Value | None]]
+    unread: Sequence[Buffer] = ()
     scratch: list[Buffer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -120,7 +86,7 @@ class Planner:
         self._places: dict[Value, BufferBlock] = {}
         self._outputs = list(self.outputs)
         for place, value in self._outputs:
-            if value is not None and not place.buffer.of_row:
+            if value is not None and not place.buffer.of_row and place.buffer not in self.unread:
                 self._places.setdefault(value, place)
 
     def level(self, value: Any) -> int:
@@ -269,23 +235,32 @@ class _Text:
 
     def stage(self, name: str) -> Stage:
         """The stage."""
-        inputs = [StageBlocks(buffer, tuple(sorted(blocks))) for buffer, blocks in self._inputs.items()]
+        inputs = {buffer: tuple(sorted(blocks)) for buffer, blocks in self._inputs.items()}
         written: dict[Buffer, set[int]] = {}
         for place in self._results:
             written.setdefault(place.buffer, set()).add(place.block)
-        outputs = [StageBlocks(buffer, tuple(sorted(blocks))) for buffer, blocks in written.items()]
+        outputs = {buffer: tuple(sorted(blocks)) for buffer, blocks in written.items()}
         results = [
-            self._results[BufferBlock(buffer, block)] for buffer, blocks in outputs for block in blocks
+            self._results[BufferBlock(buffer, block)]
+            for buffer, blocks in outputs.items()
+            for block in blocks
         ]
-        operands = [buffer.name for buffer, _ in inputs]
-        body = [*map(_blocks_line, inputs), *self._lines, f"return {', '.join(results)},"]
+        operands = [buffer.name for buffer in inputs]
+        lines = [
+            f"{', '.join(f'{buffer.name}_{block}' for block in blocks)} = {buffer.name}"
+            for buffer, blocks in inputs.items()
+        ]
+        body = [*lines, *self._lines, f"return {', '.join(results)},"]
         text = "\n".join([f"def {name}({', '.join(['xp', *operands])}):", *(f"    {x}" for x in body)]) + "\n"
-        return Stage(Formula(_function(name, text)), tuple(inputs), tuple(outputs), text)
+        return Stage(Formula(_function(name, text)), _named(inputs), _named(outputs), text)
 
 
-def _blocks_line(part: StageBlocks) -> str:
-    """The line that gives an operand's blocks their names."""
-    return f"{', '.join(f'{part.buffer.name}_{block}' for block in part.blocks)} = {part.buffer.name}"
+def _named(parts: Mapping[Buffer, tuple[int, ...]]) -> tuple[OperandBlocks, ...]:
+    """Blocks of buffers as a stage has them."""
+    return tuple(
+        OperandBlocks(buffer.name, None if len(blocks) == buffer.blocks else blocks)
+        for buffer, blocks in parts.items()
+    )
 
 
 def _value_under(value: Any) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from xpgrad._recurrent.call import PARAMETERS, Direction, RecurrentCall
+from xpgrad._recurrent.call import PARAMETERS, RecurrentCall
 from xpgrad._recurrent.per_sample import square_norms_of_products
+from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
 
 
@@ -108,14 +109,13 @@ class GradientSums:
         """Which axis of a weight's gradient the gates have; a part's name begins with the weight's."""
         return int(name.split(" ")[0] in self._call.swapped)
 
-    def add_weight_before(self, name: str, d: Any, chunk: Chunk, rows: Any, initial: Any) -> None:
-        """Like `add_weight`, with the rows of the previous step, or the initial state at the first step."""
-        self.add_weights_before({name: (slice(None), slice(None))}, d, chunk, rows, initial)
-
     def add_weights_before(
         self, parts: Mapping[str, tuple[slice, slice]], d: Any, chunk: Chunk, rows: Any, initial: Any
     ) -> None:
-        """The same for parts of a weight by name: which columns of the cotangents meet which of the rows."""
+        """Like `add_weight`, with the rows of the previous step, or the initial state at the first step.
+
+        A weight has parts by name: which columns of the cotangents meet which of the rows.
+        """
         timeline = self._direction.timeline
         zero = initial is None
         initial = timeline.zeros(rows.shape[1]) if zero else timeline.sort(initial)
@@ -146,6 +146,11 @@ class GradientSums:
 
     def _add(self, name: str, sums: Any) -> None:
         self._sums[name] = self._sums[name] + sums if name in self._sums else sums
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether norms are wanted."""
+        return self._per_sample == "norm"
 
     def __getitem__(self, name: str) -> Any:
         """A sum, after the last chunk."""

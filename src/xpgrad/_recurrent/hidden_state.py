@@ -26,12 +26,11 @@ from __future__ import annotations
 from typing import Any
 
 from xpgrad._operators.units import UnitArray
-from xpgrad._recurrent.call import Direction, RecurrentCall
+from xpgrad._recurrent.call import RecurrentCall
 from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.rows import STATE_OPTIONS, Direction
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
-
-OPTIONS = ("S", "recurrent_mask", "zoneout_h")
 
 
 def masks(hidden: str = "H") -> dict[str, UnitArray]:
@@ -91,12 +90,13 @@ def initial_state_pullback(xp: Any, direct: Any, product: Any, mask: Any, passed
 
 
 def _mask(call: RecurrentCall, direction: Direction) -> Operand:
-    mask = call.part("recurrent_mask", direction)
+    mask = call.state_option("recurrent_mask", direction)
     return Operand(None if mask is None else call.engine.wrap(direction.timeline.sort_each(mask)), 1, "first")
 
 
 def _kept(call: RecurrentCall, direction: Direction) -> Operand:
-    return Operand(call.wrapped("zoneout_h", direction))
+    has_zoneout = call.state_option("zoneout_h", direction) is not None
+    return Operand(call.wrapped("zoneout_h", direction) if has_zoneout else None)
 
 
 class StateForward:
@@ -122,7 +122,7 @@ class StateForward:
         self._h_rows = h_rows
         self.mask, self._kept = _mask(call, direction), _kept(call, direction)
         self._masked = None if self.mask.rows is None else engine.carry(zeros(call.state_width))
-        S = call.part("S", direction)
+        S = call.state_option("S", direction)
         self._projection: Any = None
         if S is not None:
             self._projection = engine.loop_weight(S.T, call.T), engine.carry(zeros(call.state_width))
@@ -178,7 +178,7 @@ class StateBackward:
         self._dy = Operand(call.wrapped("grad_H_all", direction))
         self.product = engine.carry(zeros(width))
         self._passed = engine.carry(call.initial("grad_H_t", direction))
-        S = call.part("S", direction)
+        S = call.state_option("S", direction)
         self._S = None if S is None else engine.loop_weight(S, call.T)
         self.output = Operand(engine.carry(zeros(call.H)), 1, "first")
 
@@ -227,4 +227,5 @@ class StateBackward:
 
 def state_backward(call: RecurrentCall, direction: Direction, sums: GradientSums) -> StateBackward | None:
     """The stages for a call with one of the options; None without."""
-    return StateBackward(call, direction, sums) if any(name in call.arrays for name in OPTIONS) else None
+    has_options = any(call.state_option(name, direction) is not None for name in STATE_OPTIONS)
+    return StateBackward(call, direction, sums) if has_options else None

@@ -6,8 +6,10 @@ a step works on a prefix of the previous step's rows. In the reverse direction s
 L is time L - 1 - k, so it starts at its own end. Padding has no row, so it costs nothing, and NaN in it
 reaches nothing.
 
-If all sequences have length T, the rows are those of the array itself, and nothing is copied or sorted. In a
-program each call has its own lengths, so the same work is recorded instead (`RecordedTimeline`).
+If all sequences have length T, the rows are those of the array itself, and nothing is copied or sorted.
+
+`RowOrder` is what kernels use of all this. A `Timeline` knows the lengths. A `RecordedTimeline` belongs to a
+program, whose calls each bring their own. A `MaskedTimeline` has lengths that a trace does not know.
 
 Resets cut a sequence into pieces that do not depend on one another. The initial state belongs to the piece
 with which the direction starts, the final state to the piece with which it ends, and all other pieces start
@@ -20,7 +22,8 @@ moves, and no step has few rows, so resets cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,8 +61,98 @@ class Chunk(NamedTuple):
         return slice(self.start, self.start + self.rows)
 
 
-class Timeline:
-    """The order of rows for one direction.
+class RowOrder(ABC):
+    """The order of rows for one direction: the interface of its three kinds.
+
+    States (N, width) belong to the batch; in the order of the rows they are as a step's rows have them. What
+    is said here of a method, its implementations do not repeat.
+
+    Attributes
+    ----------
+    steps, batch : int
+        T and N.
+    rows : int
+        S, the number of all rows.
+    reverse : bool
+        Whether time runs backwards.
+    """
+
+    steps: Any
+    batch: Any
+    rows: Any
+    reverse: bool
+
+    # --- the steps, as `TimeLoops.scan` takes them
+
+    @abstractmethod
+    def forward(self) -> tuple[Any, Any]:
+        """The first step, which starts from the initial state, and the later ones."""
+
+    @abstractmethod
+    def chunks(self, limit: int | None) -> Iterable[Any]:
+        """All steps from last to first, as chunks of at most `limit` rows or one step; None: one chunk."""
+
+    # --- between arrays over time and batch, and rows
+
+    @abstractmethod
+    def pack(self, array: Any) -> Any:
+        """(T, N, width) to rows (S, width)."""
+
+    @abstractmethod
+    def unpack(self, rows: Any) -> Any:
+        """Rows (S, width) to (T, N, width); padding is 0."""
+
+    def keep(self, rows: Any) -> Any:
+        """Rows (S, width) as they are, in an array of fixed shape (T * N, width), for `kept`."""
+        return rows
+
+    def kept(self, array: Any) -> Any:
+        """The rows that `keep` put into the array, or a caller with packed sequences."""
+        return array
+
+    def turn(self, rows: Any) -> Any:
+        """Rows in the order in which they have the other direction of time, and back; forward as they are."""
+        raise NotImplementedError(
+            f"{type(self).__name__}: packed rows, expected sequences over time and batch"
+        )
+
+    # --- states
+
+    def sort(self, states: Any) -> Any:
+        """States (N, width) before the sequences, in the order of the rows; for None see `zeros`."""
+        return states
+
+    def sort_ends(self, states: Any) -> Any:
+        """States (N, width) at the sequences' ends, in the order of the rows."""
+        return self.sort(states)
+
+    def sort_each(self, states: Any) -> Any:
+        """What holds at every step of a sequence (N, width), in the order of the rows."""
+        return self.sort(states)
+
+    def unsort(self, states: Any) -> Any:
+        """From the order of the rows the states (N, width) that `sort` put there, zero for those left out."""
+        return states
+
+    @abstractmethod
+    def zeros(self, width: int, rows: Any = None) -> Any:
+        """Zero states in the order of the rows, or so many rows."""
+
+    @abstractmethod
+    def last(self, rows: Any, initial: Any) -> Any:
+        """(N, width): the row of each sequence's last step; for an empty one its sorted initial state."""
+
+    @abstractmethod
+    def previous(self, rows: Any, initial: Any, chunk: Any) -> Any:
+        """For each row of a chunk the previous step's row; at the first step the sorted initial state."""
+
+    def pieces_before(self, rows: Any, initial: Any, chunk: Any) -> list[tuple[Any, Any]] | None:
+        """The same without a copy: parts of the chunk's rows, and the rows before each; or None."""
+        return None
+
+
+class Timeline(RowOrder):
+    """The order of rows for lengths that are known.
 
     Parameters
     ----------
@@ -76,8 +169,6 @@ class Timeline:
 
     Attributes
     ----------
-    rows : int
-        S, the number of valid pairs of time and sequence.
     pieces : int
         How many rows the first step has at most: the sequences, or their pieces.
     """
@@ -121,11 +212,11 @@ class Timeline:
         self._steps[1:, _SPAN.before] = starts[:-1]
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first step, which starts from the initial state, and the later ones."""
+        """See RowOrder."""
         return self._steps[:1], self._steps[1:]
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
-        """All steps from last to first, in chunks of at most `limit` rows or one step; None: one chunk."""
+        """See RowOrder."""
         stop = len(self._steps)
         while True:
             rows = np.cumsum(self._steps[:stop, _SPAN.rows][::-1])
@@ -144,12 +235,12 @@ class Timeline:
     # --- between arrays over time and batch, and rows
 
     def pack(self, array: Any) -> Any:
-        """(T, N, width) to rows (S, width)."""
+        """See RowOrder."""
         flat = self.xp.reshape(array, (self.steps * self.batch, array.shape[2]))
         return flat if self.dense else self._take(flat, self._flat_index())
 
     def unpack(self, rows: Any) -> Any:
-        """Rows (S, width) to (T, N, width); padding is 0."""
+        """See RowOrder."""
         shape = (self.steps, self.batch, rows.shape[1])
         if not self.dense:
             row_of = np.full(self.steps * self.batch, self.rows)
@@ -158,31 +249,31 @@ class Timeline:
         return self.xp.reshape(rows, shape)
 
     def keep(self, rows: Any) -> Any:
-        """Rows (S, width) as they are, in an array of fixed shape (T * N, width), for `kept`."""
+        """See RowOrder."""
         rest = self.steps * self.batch - self.rows
         return self.xp.concat([rows, self._zeros(rest, rows.shape[1])], axis=0) if rest else rows
 
     def kept(self, array: Any) -> Any:
-        """The rows that `keep` put into the array."""
+        """See RowOrder."""
         return array[: self.rows, :]
 
     def turn(self, rows: Any) -> Any:
-        """Rows in the order in which they have the other direction of time, and back; forward as they are."""
+        """See RowOrder."""
         if self.dense or not self.reverse:
             return rows
         other = self._ordered[self._row_place] - 1 - self._row_step
         return self._take(rows, self._starts[other] + self._row_place)
 
     def sort(self, states: Any) -> Any:
-        """States (N, width) before the sequences, in the order of the rows; for None see `zeros`."""
+        """See RowOrder."""
         return states if self.dense else self._spread(states, self._start)
 
     def sort_ends(self, states: Any) -> Any:
-        """States (N, width) at the sequences' ends, in the order of the rows."""
+        """See RowOrder."""
         return states if self.dense else self._spread(states, self._end)
 
     def sort_each(self, states: Any) -> Any:
-        """What holds at every step of a sequence (N, width), in the order of the rows."""
+        """See RowOrder."""
         return states if self.dense else self._take(states, self._owner)
 
     def _spread(self, states: Any, places: np.ndarray) -> Any:
@@ -192,11 +283,11 @@ class Timeline:
         return self._take_or_zero(states, sequence_at[: self.pieces])
 
     def unsort(self, states: Any) -> Any:
-        """From the order of the rows the states (N, width) that `sort` put there, zero for those left out."""
+        """See RowOrder."""
         return states if self.dense else self._take_or_zero(states, self._start)
 
     def last(self, rows: Any, initial: Any) -> Any:
-        """(N, width): the row of each sequence's last step; for an empty one its sorted initial state."""
+        """See RowOrder."""
         if self.rows == 0:
             return self.unsort(initial)
         if self.dense:
@@ -211,7 +302,7 @@ class Timeline:
         return states
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
-        """For each row of a chunk the previous step's row; at the first step the sorted initial state."""
+        """See RowOrder."""
         start, stop = chunk.start, chunk.start + chunk.rows
         if not self.dense and chunk.rows:
             step, place = self._row_step[start:stop], self._row_place[start:stop]
@@ -225,7 +316,7 @@ class Timeline:
         return pieces[0] if len(pieces) == 1 else self.xp.concat(pieces, axis=0)
 
     def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> list[tuple[slice, Any]] | None:
-        """The same without a copy: parts of the chunk's rows, and the rows before each; or None."""
+        """See RowOrder."""
         start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
         if chunk.rows == 0:
             return [(slice(0, 0), rows)]
@@ -242,7 +333,7 @@ class Timeline:
         return parts if rest else [(slice(0, N), initial)]
 
     def zeros(self, width: int, rows: int | None = None) -> Any:
-        """Zero states in the order of the rows, or so many rows."""
+        """See RowOrder."""
         return self._zeros(self.pieces if rows is None else rows, width)
 
     def _zeros(self, count: int, width: int) -> Any:
@@ -309,11 +400,11 @@ def _pieces_of(lengths: np.ndarray) -> _Pieces:
     return _Pieces(owner, begin, ends - begin, head, tail, fresh)
 
 
-class RecordedTimeline:
+class RecordedTimeline(RowOrder):
     """The order of rows for one direction in a program, with lengths, or a T, that each call brings.
 
-    It has the interface of `Timeline`. Sizes that depend on them are quantities of the program. With resets
-    the sequences stay whole, and the time loops find zeros for what a reset cuts off (`Resets`).
+    Sizes that depend on them are quantities of the program. With resets the sequences stay whole, and time
+    loops find zeros for what a reset cuts off (`Resets`).
 
     Parameters
     ----------
@@ -339,16 +430,16 @@ class RecordedTimeline:
         self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
 
     def forward(self) -> tuple[ScheduledSteps, ScheduledSteps]:
-        """See Timeline."""
+        """See RowOrder."""
         return self._schedule.forward(self.reverse, self._is_turned)
 
     def chunks(self, limit: int | None) -> list[ScheduledChunk]:
-        """See Timeline."""
+        """See RowOrder."""
         limit = most(self.rows) if limit is None else limit
         return self._schedule.chunks(limit, self.reverse, self._is_turned)
 
     def pack(self, array: Recorded) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         sizes = (self.rows, array.shape[-1])
         step, row, column = array.strides
         if self._is_full and (step == row * self.batch or self.batch == 1):
@@ -356,54 +447,46 @@ class RecordedTimeline:
         return self._recorder.move_rows("pack", array, sizes, reverse=self.reverse and not self._is_full)
 
     def unpack(self, rows: Recorded) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         sizes, (row, column) = (self.steps, self.batch, rows.shape[-1]), rows.strides
         if self._is_full:
             return rows.view(rows.offset, sizes, (row * self.batch, row, column))
         return self._recorder.move_rows("unpack", rows, sizes, reverse=self.reverse)
 
     def keep(self, rows: Recorded) -> Recorded:
-        """See Timeline. Nothing is written behind the rows."""
+        """See RowOrder. Nothing is written behind the rows."""
         return rows.view(rows.offset, (self.steps * self.batch, rows.shape[1]), rows.strides)
 
     def kept(self, array: Recorded) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         return array[: self.rows, :]
 
     def turn(self, rows: Recorded) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         if not self.reverse or self._is_full:
             return rows
         return self._recorder.move_rows("turn", rows, (self.rows, rows.shape[-1]))
 
     def sort(self, states: Recorded) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         if self._is_full:
             return states
         return self._recorder.move_rows("sort", states, (self.batch, states.shape[-1]), reverse=self.reverse)
 
-    def sort_ends(self, states: Recorded) -> Recorded:
-        """See Timeline: the sequences stay whole."""
-        return self.sort(states)
-
-    def sort_each(self, states: Recorded) -> Recorded:
-        """See Timeline."""
-        return self.sort(states)
-
     def unsort(self, states: Recorded) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         if self._is_full and not self._schedule.resets:
             return states
         sizes = (self.batch, states.shape[-1])
         return self._recorder.move_rows("unsort", states, sizes, reverse=self.reverse)
 
     def last(self, rows: Recorded, initial: Recorded) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         sizes = (self.batch, initial.shape[-1])
         return self._recorder.move_rows("last", rows, sizes, reverse=self.reverse, initial=initial)
 
     def previous(self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         sizes = (chunk.rows, rows.shape[-1])
         return self._recorder.move_rows(
             "previous", rows, sizes, reverse=self.reverse, initial=initial, chunk=chunk
@@ -412,7 +495,7 @@ class RecordedTimeline:
     def pieces_before(
         self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk
     ) -> list[tuple[RowSlice, Recorded]] | None:
-        """See Timeline. Which of several chunks has the first step is not known."""
+        """See RowOrder. Which of several chunks has the first step is not known."""
         if not self._is_full or self._schedule.resets or chunk.most < self.rows.most:
             return None
         N, later = self.batch, self._schedule.later * self.batch
@@ -421,16 +504,16 @@ class RecordedTimeline:
         return [(RowSlice(0, N), initial), (RowSlice(N, later), rows[RowSlice(0, later), :])]
 
     def zeros(self, width: int, rows: int | Quantity | None = None) -> Recorded:
-        """See Timeline."""
+        """See RowOrder."""
         return self._recorder.arithmetic("zero", shape=(self.batch if rows is None else rows, width))
 
 
-class MaskedTimeline:
+class MaskedTimeline(RowOrder):
     """The order of rows for one direction with traced lengths.
 
-    It has the interface of `Timeline`. Padding has rows too, after each sequence's own: they hold 0, and
-    steps change neither them nor the states. A length below 0 counts as 0, one above T as T. With resets the
-    sequences stay whole, and the steps that begin a piece find zeros for what was before (`MaskedSteps`).
+    Padding has rows too, after each sequence's own: they hold 0, and steps change neither them nor states. A
+    length below 0 counts as 0, one above T as T. With resets the sequences stay whole, and the steps that
+    begin a piece find zeros for what was before (`MaskedSteps`).
 
     Parameters
     ----------
@@ -474,7 +557,7 @@ class MaskedTimeline:
         return self.xp.concat([self.xp.zeros_like(turned[:1]), turned[:-1]], axis=0) & self._valid
 
     def forward(self) -> tuple[MaskedSteps, MaskedSteps]:
-        """See Timeline."""
+        """See RowOrder."""
         first, later = (
             MaskedSteps(
                 self._table[part], self._valid[part], None if self._fresh is None else self._fresh[part]
@@ -484,7 +567,7 @@ class MaskedTimeline:
         return first, later
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
-        """All steps from last to first, in one chunk."""
+        """See RowOrder: always one chunk."""
         table = self._table[::-1].copy()
         table[:, 3] = table[:, 1]
         valid, alone = self.xp.flip(self._valid, axis=0), max(self.steps - 1, 0)
@@ -496,11 +579,11 @@ class MaskedTimeline:
         yield Chunk(0, self.rows, later, first)
 
     def pack(self, array: Any) -> Any:
-        """See Timeline."""
+        """See RowOrder."""
         return self.xp.reshape(self._ordered(array), (self.rows, array.shape[2]))
 
     def unpack(self, rows: Any) -> Any:
-        """See Timeline."""
+        """See RowOrder."""
         return self._ordered(self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1])))
 
     def _ordered(self, array: Any) -> Any:
@@ -509,32 +592,8 @@ class MaskedTimeline:
             array = self.xp.take_along_axis(array, self._mirrored, axis=0)
         return self.xp.where(self._valid, array, self.xp.zeros((), dtype=array.dtype))
 
-    def keep(self, rows: Any) -> Any:
-        """See Timeline: padding has rows too."""
-        return rows
-
-    def kept(self, array: Any) -> Any:
-        """See Timeline."""
-        return array
-
-    def sort(self, states: Any) -> Any:
-        """The states unchanged: the batch keeps its order."""
-        return states
-
-    def sort_ends(self, states: Any) -> Any:
-        """The states unchanged."""
-        return states
-
-    def sort_each(self, states: Any) -> Any:
-        """The states unchanged."""
-        return states
-
-    def unsort(self, states: Any) -> Any:
-        """The states unchanged."""
-        return states
-
     def last(self, rows: Any, initial: Any) -> Any:
-        """See Timeline."""
+        """See RowOrder."""
         if not self.rows:
             return initial
         array = self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))
@@ -543,18 +602,15 @@ class MaskedTimeline:
         return self.xp.where(self._lengths[:, None] > 0, states, initial)
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
-        """See Timeline."""
+        """See RowOrder."""
         before = self.xp.concat([initial, rows], axis=0)[: self.rows, :]
         if self._fresh is None:
             return before
         fresh = self.xp.reshape(self._fresh, (self.rows, 1))
         return self.xp.where(fresh, self.xp.zeros((), dtype=before.dtype), before)
 
-    def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> None:
-        """See Timeline: padding has rows too."""
-
     def zeros(self, width: int, rows: int | None = None) -> Any:
-        """See Timeline."""
+        """See RowOrder."""
         return self.xp.zeros((self.batch if rows is None else rows, width), dtype=self._like.dtype)
 
 
@@ -578,11 +634,11 @@ class UncountedTimeline(MaskedTimeline):
             self._set_lengths(lengths)
 
     def forward(self) -> tuple[UncountedSteps, UncountedSteps]:  # type: ignore[override]
-        """See Timeline."""
+        """See RowOrder."""
         return self._both(self.dense and self.reverse)
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
-        """All steps from last to first, in one chunk."""
+        """See RowOrder: always one chunk."""
         first, later = self._both(not (self.dense and self.reverse))
         yield Chunk(0, self.rows, later, first)
 
@@ -594,13 +650,13 @@ class UncountedTimeline(MaskedTimeline):
         return array if self.dense else super()._ordered(array)
 
     def last(self, rows: Any, initial: Any) -> Any:
-        """See Timeline."""
+        """See RowOrder."""
         if not self.dense:
             return super().last(rows, initial)
         return self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))[0 if self.reverse else -1, ...]
 
     def previous(self, rows: Any, initial: Any, chunk: Any) -> Any:
-        """See Timeline."""
+        """See RowOrder."""
         array = self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))
         start = self.xp.expand_dims(initial, axis=0)
         is_behind = self.dense and self.reverse

@@ -1,0 +1,111 @@
+"""The forward loop of every recurrent operator: one product for all inputs, then step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.hidden_state import StateForward
+from xpgrad._recurrent.loop import StepLoop
+from xpgrad._recurrent.plan import Buffer, ForwardPlan, after, before, capital
+from xpgrad._recurrent.rows import Direction
+from xpgrad.engine import Operand, Product
+
+
+def forward_results(
+    call: RecurrentCall, plan_of: Callable[[RecurrentCall, Direction], ForwardPlan]
+) -> dict[str, Any]:
+    """The results of a call by name, from the plan of each direction."""
+    with call.engine.quiet():
+        parts = call.by_direction(lambda d: ForwardLoop(call, d, plan_of(call, d)).run())
+        over_time, ends = (
+            {name: [part[name] for part in own] for name in own[0]} for own in zip(*parts, strict=True)
+        )
+        found = {name: call.saved(name, rows) for name, rows in over_time.items()}
+        return found | {name: call.states(rows) for name, rows in ends.items()}
+
+
+class ForwardLoop(StepLoop):
+    """The forward loop of one direction.
+
+    Parameters
+    ----------
+    call, direction
+        The call, and one direction of it.
+    plan : ForwardPlan
+        Its step.
+    """
+
+    def __init__(self, call: RecurrentCall, direction: Direction, plan: ForwardPlan) -> None:
+        super().__init__(call, direction, plan, plan.given)
+        engine, self.plan = self.engine, plan
+        W = call.part("W", direction)
+        if W is not None:
+            rows = engine.product_rows(call.rows("X", direction), W.T)
+            self.put(Buffer("x", call.gates, "now"), rows, call.order)
+        weights = (call.xp.matrix_transpose(self.weight(group)) for group in plan.groups)
+        self._weights = [engine.loop_weight(weight, call.T) for weight in weights]
+        for group in plan.groups:
+            self.carried(group.product, order=self.gate_order(group.blocks))
+            if group.state is None:
+                self.carried(group.source)
+        self._states = [self._memory(k) for k in range(len(plan.states))]
+        for k, rows in enumerate(self._states):
+            self.put(after(k), rows)
+        for buffer in (buffer for buffers in plan.kept.values() for buffer in buffers):
+            if buffer.name not in self.operands:
+                self.put(buffer, self._rows(1 if buffer.of_row else buffer.blocks * call.H))
+        self._hidden = StateForward(call, direction, self._states[0])
+        self.operands["output"] = self._hidden.output
+
+    def _rows(self, width: int) -> Any:
+        return self.engine.rows(self.timeline.rows, width, like=self.initial[0])
+
+    def _memory(self, k: int) -> Any:
+        """Rows for a state at all steps."""
+        if self.plan.is_in_place:
+            return self.operands["x"].rows
+        return self._rows(self.call.H if k else self.call.state_width)
+
+    def _stages(self, states: Sequence[Any]) -> list:
+        """A step's stages, with the previous states in these rows."""
+        plan = self.plan
+        for k, rows in enumerate(states):
+            self.put(before(k), rows)
+        h_prev = self.operands[before(0).name]
+        made, self.operands["taken"] = self._hidden.into_product(h_prev)
+        made += [
+            Product(self._multiplied(group.state), weight, self.operands[group.product.name].rows)
+            for group, weight in zip(plan.groups, self._weights, strict=True)
+            if group.state is not None
+        ]
+        for level, stage in enumerate(plan.stages):
+            made.append(self.stage(stage))
+            for group, weight in zip(plan.groups, self._weights, strict=True):
+                if group.state is None and group.level == level:
+                    source, target = (self.operands[b.name] for b in (group.source, group.product))
+                    made.append(Product(source, weight, target.rows))
+            made += self.averages(plan.averages, level)
+        return [*made, *self._hidden.hand_on(h_prev)]
+
+    def _multiplied(self, state: int) -> Operand:
+        """A state before the step as R multiplies it."""
+        return self.operands[before(state).name if state else "taken"]
+
+    def run(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Rows of the results over time by name, and (N, H) of each state at the ends."""
+        engine, plan, ends = self.engine, self.plan, dict[str, Any]()
+        first, later = self.timeline.forward()
+        engine.scan(self._stages([engine.wrap(rows) for rows in self.initial]), first)
+        engine.scan(self._stages(self._states), later)
+        arrays = {
+            f"{capital(name)}_all": engine.array(rows)
+            for name, rows in zip(plan.states, self._states, strict=True)
+        }
+        for name, rows, start in zip(plan.states, arrays.values(), self.initial, strict=True):
+            ends[f"{capital(name)}_t"] = self.timeline.last(rows, start)
+        for name, buffers in plan.kept.items():
+            parts = [engine.array(self.operands[buffer.name].rows) for buffer in buffers]
+            arrays[name] = parts[0] if len(parts) == 1 else self.call.xp.concat(parts, axis=1)
+        return arrays, ends

@@ -1,0 +1,195 @@
+"""Between a call's arrays, in the caller's layout and dtype, and the rows of a time loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xpgrad._elementwise.activation_formulas import BoundActivation
+from xpgrad._recurrent.per_sample import square_norms
+from xpgrad.engine import Operand, TimeLoops
+
+PACKED = frozenset(("X", "H_all", "grad_H_all"))
+"""What has the rows of a packed sequence, and dX."""
+STATE_OPTIONS = ("S", "recurrent_mask", "zoneout_h")
+HIDDEN = {"initial_h", "H_all", "grad_H_all", "grad_H_t", *STATE_OPTIONS[1:]}
+"""All arrays that are as wide as the hidden state, which a projection makes another width."""
+
+
+class Direction(NamedTuple):
+    """One direction of a call: its number on the D axes, its rows, its activations."""
+
+    number: int
+    timeline: Any
+    activations: tuple[BoundActivation, ...]
+
+
+class CallRows:
+    """The rows of a checked call's arrays, and results from rows; see `RecurrentCall` for its attributes."""
+
+    xp: Any
+    engine: TimeLoops
+    arrays: dict[str, Any]
+    directions: list[Direction]
+    T: int
+    N: int
+    H: int
+    D: int
+    state_width: int
+    gates: int
+    layout: int
+    order: tuple[int, ...]
+    clip: float | None
+    heads = 1
+    vector_blocks = 0
+    _packed: Collection[str]
+    _rows_of: Collection[str]
+    _lower: Callable[[Any], Any]
+
+    @property
+    def recurrent_blocks(self) -> int:
+        """How many blocks R has."""
+        return self.gates
+
+    def _inputs(self) -> Collection[str]:
+        """The names of the operands (T, N, width) that both directions have in common."""
+        return ("X",)
+
+    # --- operands
+
+    def part(self, name: str, direction: Direction) -> Any:
+        """Return an array's part for one direction, None where it was left out.
+
+        (H, ...) of parameters, (N, H) of states, (T, N, width) over time, (T * N, width) of kept rows.
+        """
+        array = self.arrays.get(name)
+        if array is None:
+            return None
+        return array[:, direction.number, ...] if array.ndim == 4 else array[direction.number, ...]
+
+    def state_option(self, name: str, direction: Direction) -> Any:
+        """The part of one of `STATE_OPTIONS`, None where it was left out."""
+        return self.part(name, direction)
+
+    def rows(self, name: str, direction: Direction) -> Any:
+        """The rows of an array over time, for one direction; None where it was left out."""
+        if name in self._packed:
+            return self._packed_rows(name, direction)
+        if name in self._inputs():
+            return direction.timeline.pack(self.arrays[name])
+        array = self.part(name, direction)
+        if array is None:
+            return None
+        return (direction.timeline.kept if name in self._rows_of else direction.timeline.pack)(array)
+
+    def _packed_rows(self, name: str, direction: Direction) -> Any:
+        """The rows that one direction has in an array with those of a packed sequence."""
+        array, timeline = self.arrays.get(name), direction.timeline
+        if array is None:
+            return None
+        rows = timeline.kept(self.xp.reshape(array, (self.T * self.N, array.shape[2])))
+        if name != "X" and self.D > 1:
+            width = array.shape[2] // self.D
+            rows = rows[:, direction.number * width : (direction.number + 1) * width]
+        return timeline.turn(rows)
+
+    def wrapped(self, name: str, direction: Direction) -> Any:
+        """A row buffer of an array over time, for one direction; None where it was left out."""
+        rows = self.rows(name, direction)
+        return None if rows is None else self.engine.wrap(rows)
+
+    def initial(self, name: str, direction: Direction) -> Any:
+        """The sorted state that a direction's carry starts from, zeros where it was left out.
+
+        A cotangent of final states belongs to the sequences' ends, where the backward loop starts.
+        """
+        state = self.part(name, direction)
+        timeline = direction.timeline
+        if state is None:
+            return timeline.zeros(self.state_width if name in HIDDEN else self.H)
+        return timeline.sort_ends(state) if name.startswith("grad_") else timeline.sort(state)
+
+    def bias_operand(self, direction: Direction, wanted: bool = True) -> Operand:
+        """The sum of input and recurrence biases as one row, if it is given and wanted."""
+        B, half = self.part("B", direction) if wanted else None, self.gates * self.H
+        row = None if B is None else self.engine.wrap(self.xp.reshape(B[:half] + B[half:], (1, half)))
+        return Operand(row, self.gates, "every", self.order if self.gates > 1 else None)
+
+    def needs_pre_activations(self, gates: Sequence[BoundActivation]) -> bool:
+        """Whether the gates' saved outputs do not tell their slopes, so that their inputs must be rebuilt."""
+        return self.clip is not None or any(gate.needs_input for gate in gates)
+
+    # --- results
+
+    def saved(self, name: str, parts: list[Any]) -> Any:
+        """Each direction's rows as one result (T, D, N, width), in the caller's layout and dtype.
+
+        Under its name it may be wanted as rows.
+        """
+        if name in self._packed:
+            turned = self._turned(parts)
+            return self._as_packed(turned[0] if self.D == 1 else self.xp.concat(turned, axis=1))
+        if name in self._rows_of:
+            arrays = [d.timeline.keep(rows) for d, rows in zip(self.directions, parts, strict=True)]
+            return self._lower(
+                self.xp.stack(arrays) if self.D > 1 else self.xp.expand_dims(arrays[0], axis=0)
+            )
+        arrays = [d.timeline.unpack(rows) for d, rows in zip(self.directions, parts, strict=True)]
+        array = self.xp.expand_dims(arrays[0], axis=1) if self.D == 1 else self.xp.stack(arrays, axis=1)
+        if self.layout:
+            array = self.xp.permute_dims(array, (2, 0, 1, 3))
+        return self._lower(array)
+
+    def _turned(self, parts: list[Any]) -> list[Any]:
+        """Each direction's rows in the order of a packed sequence."""
+        return [d.timeline.turn(rows) for d, rows in zip(self.directions, parts, strict=True)]
+
+    def _as_packed(self, rows: Any) -> Any:
+        """Rows of a packed sequence as a result (T, N, width)."""
+        whole = self.directions[0].timeline.keep(rows)
+        return self._lower(self.xp.reshape(whole, (self.T, self.N, rows.shape[1])))
+
+    def input_gradient(self, parts: list[Any]) -> Any:
+        """dX, or that of another input: the sum of the directions' rows."""
+        if self._packed:
+            turned = self._turned(parts)
+            return self._as_packed(turned[0] if self.D == 1 else turned[0] + turned[1])
+        arrays = [d.timeline.unpack(rows) for d, rows in zip(self.directions, parts, strict=True)]
+        array = arrays[0] if self.D == 1 else arrays[0] + arrays[1]
+        if self.layout:
+            array = self.xp.permute_dims(array, (1, 0, 2))
+        return self._lower(array)
+
+    def states(self, parts: list[Any]) -> Any:
+        """Each direction's (N, H), in the order of the batch, as one result (D, N, H)."""
+        return self._lower(self.xp.stack(parts, axis=1 if self.layout else 0))
+
+    def by_direction(self, compute: Callable[[Direction], Any]) -> list[Any]:
+        """What `compute` returns for each direction; no direction depends on another one."""
+        parts = []
+        for direction in self.directions:
+            with self.engine.lane(direction.number):
+                parts.append(compute(direction))
+        return parts
+
+    def results(self, found: Mapping[str, list[Any]], per_sample: bool | str) -> dict[str, Any]:
+        """Gradients by name, from those of each direction."""
+        results = {}
+        for name, values in found.items():
+            if name in self._inputs():
+                results[name] = self.input_gradient(values)
+            elif name.startswith("initial_"):
+                results[name] = self.states(values)
+            else:
+                results[name] = self._parameters(values, per_sample)
+        return results
+
+    def _parameters(self, parts: list[Any], per_sample: bool | str) -> Any:
+        """A parameter gradient of all directions: (D, ...), per sample (N, D, ...), or norms (N, D)."""
+        axis = 1 if per_sample else 0
+        if per_sample == "norm":  # of weights they come as squares, of vectors not yet
+            squares = [square_norms(self.engine, part) if part.ndim == 2 else part for part in parts]
+            parts = [self.engine.roots(part) for part in squares]
+        if len(parts) == 1:  # no copy: it is a fresh array, and large
+            return self._lower(self.xp.expand_dims(parts[0], axis=axis))
+        return self._lower(self.xp.stack(parts, axis=axis))
