@@ -11,6 +11,11 @@ from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
 
 
+def columns_of(array: Any, columns: slice) -> Any:
+    """Some columns, or all."""
+    return array if columns == slice(None) else array[:, columns]
+
+
 class GradientSums:
     """The wanted gradients of one direction, added up over chunks of rows.
 
@@ -127,7 +132,7 @@ class GradientSums:
             for name, (own, columns) in parts.items():
                 needless = of_zeros and (len(pieces) > 1 or name in self._sums)
                 if not needless:
-                    self.add_weight(name, d[part, :][:, own], x[:, columns])
+                    self.add_weight(name, columns_of(d[part, :], own), columns_of(x, columns))
 
     def add_rows(self, name: str, d: Any) -> None:
         """The sum over all rows (width,), or over the rows of each sample (N, width)."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from xpgrad._recurrent.call import RecurrentCall
-from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.gradient_sums import GradientSums, columns_of
 from xpgrad._recurrent.plan import BackwardPlan, Group, InputPart
 from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
@@ -44,6 +44,8 @@ class PlannedSums:
 
     def _blocks(self, array: Any, own: range) -> Any:
         """Some blocks of columns."""
+        if len(own) == self._plan.columns.blocks:
+            return array
         return array[:, own.start * self._call.H : own.stop * self._call.H]
 
     def add(self, back: Any, chunk: Chunk, columns: Any) -> None:
@@ -86,7 +88,7 @@ class PlannedSums:
             return
         taken = back.taken if k is not None else self._plan.sources[group.number](back, chunk, columns)
         for name, (rows, own) in parts.items():
-            sums.add_weight(name, d[:, rows], taken[:, own])
+            sums.add_weight(name, columns_of(d, rows), columns_of(taken, own))
 
     def _weight_parts(self, group: Group) -> dict[str, tuple[slice, slice]]:
         """The parts of a group's weight by name: rows, and the columns of the state that they multiply.
