@@ -39,10 +39,10 @@ from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad._recurrent.backward import BackwardLoop
 from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.hidden_state import masks
 from xpgrad._recurrent.operator import LoopOperator
 from xpgrad._recurrent.plan import BackwardPlan, Buffer, ForwardPlan, Group, InputPart, stage
-from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Formula, Operand
 

@@ -32,7 +32,7 @@ from xpgrad._operators.arguments import (
 )
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.words import TimeDirection
-from xpgrad._recurrent.call import DIRECTIONS
+from xpgrad._recurrent.checked_call import DIRECTIONS
 from xpgrad.cells import Cell, sigmoid
 
 _ARGUMENTS = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean", "initial_h")

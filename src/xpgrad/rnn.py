@@ -29,9 +29,9 @@ from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad._recurrent.backward import rebuilt_products
 from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.operator import LoopOperator
 from xpgrad._recurrent.plan import BackwardPlan, Buffer, ForwardPlan, Group, InputPart, stage
-from xpgrad._recurrent.rows import Direction
 from xpgrad.engine import Formula, Operand
 
 _RNN = Unit("rnn", "The ONNX RNN", "h", "the operator RNN of the ONNX specification, version 14", step="h")

@@ -20,24 +20,9 @@ _OPTIONS = ("direction", "layout", "reset", "per_sample", "sample_weight", "wrt"
 class CellArrays:
     """The names of a cell's arrays, which follow from its blocks, states and inputs, and its results' types.
 
-    Attributes
-    ----------
-    carried, initial : tuple of str
-        The states that the step reads, and their initial states.
-    saved : dict of str to int
-        The outputs that the gradient takes, with their widths: k for k * H columns, -k for k.
-    cotangents : dict of str to str
-        Of each output that has a cotangent the gradient's name for it.
-    ends : tuple of str
-        Those of final states.
-    operands, gradient_operands : tuple of str
-        The arrays of a call, and of the gradient's.
-    arguments : tuple of str
-        The operands with a gradient, in the order of the gradient's results.
-    result, gradients : type
-        The named tuples of results.
-    signature, gradient_signature : inspect.Signature
-        Of both.
+    `saved` has the outputs that the gradient takes, with their widths: k for k * H columns, -k for k.
+    `cotangents` has of each output that has one the gradient's name for it, `ends` those of final states.
+    `arguments` are the operands with a gradient, in the order of the gradient's results.
     """
 
     def __init__(

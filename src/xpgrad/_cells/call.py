@@ -8,8 +8,8 @@ from typing import Any
 
 from xpgrad._calls.plans import Asked
 from xpgrad._operators.arguments import check_rank, check_shape
-from xpgrad._recurrent.call import RecurrentCall, units
-from xpgrad._recurrent.rows import Direction
+from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import Direction, units
 
 PARAMETERS = ("W", "R", "v")
 

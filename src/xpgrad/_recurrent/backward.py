@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.gradient_sums import GradientSums
 from xpgrad._recurrent.hidden_state import state_backward
 from xpgrad._recurrent.loop import StepLoop
@@ -25,7 +26,6 @@ from xpgrad._recurrent.plan import (
     given,
 )
 from xpgrad._recurrent.planned_sums import PlannedSums
-from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Formula, Operand, Product
 

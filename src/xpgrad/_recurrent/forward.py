@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.hidden_state import StateForward
 from xpgrad._recurrent.loop import StepLoop
 from xpgrad._recurrent.plan import Buffer, ForwardPlan, after, before, capital
-from xpgrad._recurrent.rows import Direction
 from xpgrad.engine import Operand, Product
 
 

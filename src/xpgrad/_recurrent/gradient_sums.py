@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from xpgrad._recurrent.call import PARAMETERS, RecurrentCall
+from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import PARAMETERS, Direction
 from xpgrad._recurrent.per_sample import square_norms_of_products
-from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
 
 

@@ -27,8 +27,8 @@ from typing import Any
 
 from xpgrad._operators.units import UnitArray
 from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import STATE_OPTIONS, Direction
 from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.rows import STATE_OPTIONS, Direction
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.plan import (
     BackwardPlan,
     Buffer,
@@ -16,7 +17,6 @@ from xpgrad._recurrent.plan import (
     average,
     averaged,
 )
-from xpgrad._recurrent.rows import Direction
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 
@@ -38,18 +38,11 @@ class StepLoop:
     """
 
     def __init__(
-        self,
-        call: RecurrentCall,
-        direction: Direction,
-        plan: ForwardPlan | BackwardPlan,
+        self, call: RecurrentCall, direction: Direction, plan: ForwardPlan | BackwardPlan,
         inputs: Sequence[Buffer],
-    ) -> None:
-        self.call, self.direction, self.engine, self.timeline = (
-            call,
-            direction,
-            call.engine,
-            direction.timeline,
-        )
+    ) -> None:  # fmt: skip
+        self.call, self.direction = call, direction
+        self.engine, self.timeline = call.engine, direction.timeline
         self.operands: dict[str, Operand] = dict(plan.operands)
         self.initial = [call.initial(f"initial_{name}", direction) for name in plan.states]
         v = call.part("v", direction)

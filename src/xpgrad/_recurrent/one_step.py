@@ -7,7 +7,7 @@ from xpgrad._calls.operation import Operation
 from xpgrad._calls.plans import Asked
 from xpgrad._operators.arguments import check_arrays, check_given, check_rank, check_shape
 from xpgrad._operators.units import Unit
-from xpgrad._recurrent.call import PARAMETERS, units
+from xpgrad._recurrent.checked_call import PARAMETERS, units
 
 
 class OneStep:

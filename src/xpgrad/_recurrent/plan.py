@@ -114,42 +114,28 @@ class Group(NamedTuple):
 
 
 class ForwardPlan(NamedTuple):
-    """The forward step: its stages, products' groups, and buffers.
-
-    Parameters
-    ----------
-    states : sequence of str
-        The states' names; the first one is the output.
-    stages : sequence of Stage
-        By level.
-    groups : sequence of Group
-        The products of R.
-    kept : mapping of str to tuple of Buffer
-        The results beside states, and the buffers that become each of them.
-    operands : mapping of str to Operand, optional
-        The operator's own.
-    is_in_place : bool, optional
-        Whether the output takes the place of the input's product.
-    scratch : sequence of Buffer, optional
-        Buffers that only the step uses.
-    given : sequence of Buffer, optional
-        The inputs beside x.
-    averages : sequence of (int, int), optional
-        The numbers of means within heads, and the stage after which each can be computed.
-    read : sequence of int, optional
-        Of a cell the states that the step reads.
-    """
+    """The forward step of one direction."""
 
     states: Sequence[str]
+    """The states' names; the first one is the output."""
     stages: Sequence[Stage]
+    """By level."""
     groups: Sequence[Group]
+    """The products of R."""
     kept: Mapping[str, tuple[Buffer, ...]] = _NONE
+    """The results beside states, and the buffers that become each of them."""
     operands: Mapping[str, Operand] = _NONE
+    """The operator's own."""
     is_in_place: bool = False
+    """Whether the output takes the place of the input's product."""
     scratch: Sequence[Buffer] = ()
+    """Buffers that only the step uses."""
     given: Sequence[Buffer] = ()
+    """The inputs beside x."""
     averages: Sequence[tuple[int, int]] = ()
+    """The numbers of means within heads, and the stage after which each can be computed."""
     read: Sequence[int] = ()
+    """Of a cell the states that the step reads."""
 
 
 class InputPart(NamedTuple):
@@ -160,70 +146,45 @@ class InputPart(NamedTuple):
 
 
 class BackwardPlan(NamedTuple):
-    """The step's pullback, and the sums that follow the loop.
-
-    Parameters
-    ----------
-    states, groups, kept
-        As of the forward plan; `kept` are operands here.
-    stages : sequence of Stage
-        By level.
-    columns : Buffer
-        The cotangents that products and sums take.
-    products : sequence of (range, int)
-        For each group the columns of its products' cotangents, and the stage after which all are known.
-    direct : sequence of bool
-        For each state whether a cotangent is carried besides the products'.
-    inputs : sequence of InputPart
-        The parts of W x; none if W is left out.
-    vectors : sequence of int
-        For each block of the biases or vectors the column that is summed.
-    vector : str, optional
-        Their argument's name.
-    order : tuple of int, optional
-        The blocks of `columns` in the order in which the formulas have them.
-    cotangents : int, optional
-        The number of cotangents, which are the first columns; 0 for all. Sources follow.
-    sources : mapping of int to callable, optional
-        ``source(backward, chunk, columns)``: by number of a group, the rows that R multiplied where they are
-        no state's.
-    shift : int, optional
-        By how many blocks W's rows are rolled to have the columns' order.
-    operands : mapping of str to Operand, optional
-        The operator's own.
-    local : sequence of str, optional
-        Own operands with a row for each of a chunk, made by a stage.
-    rebuild : callable, optional
-        ``rebuild(backward, chunk)``: own operands that are computed for all steps of a chunk at once.
-    others : mapping of str to callable, optional
-        ``add(backward, chunk, columns)``: by name of another parameter, what adds a chunk's part to its sum.
-    scratch, inputs_beside, averages
-        As of the forward plan; `inputs_beside` are its `given`.
-    given : sequence of Buffer, optional
-        The cotangents of these inputs.
-    """
+    """The step's pullback, and the sums that follow; what has a forward plan's name is as there."""
 
     states: Sequence[str]
     groups: Sequence[Group]
     stages: Sequence[Stage]
     columns: Buffer
+    """The cotangents that products and sums take."""
     products: Sequence[tuple[range, int]]
+    """For each group the columns of its products' cotangents, and the stage after which all are known."""
     direct: Sequence[bool]
+    """For each state whether a cotangent is carried besides the products'."""
     inputs: Sequence[InputPart]
+    """The parts of W x; none if W is left out."""
     vectors: Sequence[int]
+    """For each block of the biases or vectors the column that is summed."""
     vector: str = "B"
+    """Their argument's name."""
     kept: Mapping[str, tuple[Buffer, ...]] = _NONE
+    """The saved results that are operands."""
     order: tuple[int, ...] | None = None
+    """The blocks of `columns` in the order in which the formulas have them."""
     cotangents: int = 0
+    """The number of cotangents, which are the first columns; 0 for all. Sources follow."""
     sources: Mapping[int, Any] = _NONE
+    """By number of a group whose value is no state, ``source(backward, chunk, columns)``: its rows."""
     shift: int = 0
+    """By how many blocks W's rows are rolled to have the columns' order."""
     operands: Mapping[str, Operand] = _NONE
     local: Sequence[str] = ()
+    """Own operands with a row for each of a chunk, made by a stage."""
     rebuild: Callable[..., Mapping[str, Operand]] | None = None
+    """``rebuild(backward, chunk)``: own operands that are computed for all steps of a chunk at once."""
     others: Mapping[str, Callable[..., None]] = _NONE
+    """By name of another parameter, ``add(backward, chunk, columns)``: adds a chunk's part to its sum."""
     scratch: Sequence[Buffer] = ()
     inputs_beside: Sequence[Buffer] = ()
+    """The forward plan's `given`."""
     given: Sequence[Buffer] = ()
+    """Their cotangents."""
     averages: Sequence[tuple[int, int]] = ()
 
 

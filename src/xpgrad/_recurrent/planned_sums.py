@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from xpgrad._recurrent.call import RecurrentCall
+from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.gradient_sums import GradientSums, columns_of
 from xpgrad._recurrent.plan import BackwardPlan, Group, InputPart
-from xpgrad._recurrent.rows import Direction
 from xpgrad._recurrent.timeline import Chunk
 
 
