@@ -58,6 +58,16 @@ AREAS = {
         "test_recurrent_golden", "test_recurrent_errors", "test_cells", "test_recurrent_oracles",
         "test_per_sample_norms",
     ],
+    "src/xpgrad/_recurrent/checked_call.py": ["test_recurrent_golden", "test_recurrent_errors", "test_cells"],
+    "src/xpgrad/_recurrent/activation_choice.py": ["test_recurrent_golden", "test_recurrent_errors"],
+    "src/xpgrad/_recurrent/[bfl]*.py": [
+        "test_recurrent_golden", "test_heads_and_inputs", "test_own_cells", "test_recurrent_state",
+        "test_recurrent_oracles", "test_per_sample_norms",
+    ],
+    "src/xpgrad/_recurrent/planned_sums.py": [
+        "test_recurrent_golden", "test_heads_and_inputs", "test_own_cells", "test_recurrent_state",
+        "test_recurrent_oracles", "test_per_sample_norms",
+    ],
     "src/xpgrad/_recurrent/hidden_state.py": ["test_recurrent_state", "test_recurrent_errors"],
     "src/xpgrad/_recurrent/per_sample.py": ["test_per_sample_norms"],
     "src/xpgrad/_recurrent/gradient_sums.py": [

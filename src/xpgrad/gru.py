@@ -269,9 +269,7 @@ def _after(
     side's, the last three the recurrent side's. W rolled by a block of rows has the order of the first three.
     """
     inputs, shift = [InputPart(range(3))], 1
-    if (
-        call.T == 1
-    ):  # for a single step copies of W and dW take longer than products of gates and candidate apart
+    if call.T == 1:  # then copies of W and dW take longer than products of the gates and the candidate apart
         inputs, shift = [InputPart(range(1, 3), range(2)), InputPart(range(1), range(2, 3))], 0
     formula = Formula(_gru_pullback_after, constants)
     return BackwardPlan(
@@ -326,9 +324,8 @@ def _rebuilt(
     call, engine, H, found = back.call, back.engine, back.call.H, dict[str, Operand]()
     R_T = call.part("R", back.direction).T
     if "products" not in call.arrays:
-        found["pn"] = Operand(
-            engine.wrap(engine.matmul(multiplied(back, chunk), R_T[:, 2 * H :])), 1, "local"
-        )
+        rows = engine.matmul(multiplied(back, chunk), R_T[:, 2 * H :])
+        found["pn"] = Operand(engine.wrap(rows), 1, "local")
     if gates:
         inputs = engine.matmul(back.x[chunk.part, :], call.part("W", back.direction).T)
         sums = inputs[:, : 2 * H] + engine.matmul(back.taken_before(chunk), R_T[:, : 2 * H])
