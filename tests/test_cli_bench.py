@@ -25,6 +25,7 @@ from xpgrad_bench import (
     floor,
     groups,
     implementations,
+    keras_models,
     load,
     measure,
     memory,
@@ -494,6 +495,52 @@ def test_a_missing_library_is_a_reason(name, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     for request in ({"do": "describe"}, {"do": "prepare", "work": worker.encode(TINY), "what": "step"}):
         assert worker.answer(worker.Session(name), request) == {"missing": f"{module} is not installed"}
+
+
+@pytest.mark.parametrize("name", ["keras-torch", "xpgrad-keras-torch"])
+def test_a_missing_backend_of_keras_is_a_reason(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras", None)
+    said = worker.answer(worker.Session(name), {"do": "describe"})["missing"]
+    assert said.startswith("Keras does not run: ")
+
+
+def test_groups_of_what_is_not_installed_are_left_out(tiny_groups):
+    first, second, _ = tiny_groups
+    absent = second._replace(ours=("xpgrad-jax",))
+
+    class Absent:
+        def __init__(self, *names):
+            self.absent = {*names}
+
+        def get(self, name):
+            return None
+
+    assert bench._installed([first, absent], Absent("xpgrad-jax")) == [first]
+    assert bench._installed([absent], Absent("xpgrad-jax")) == [absent]  # which says why
+    assert bench._installed([first, absent], Absent()) == [first, absent]
+
+
+def test_steps_of_keras_train_the_same_model():
+    pytest.importorskip("keras", reason="Keras is not installed")
+    work = keras_models.KerasStep("addition, sequence to sequence")
+    assert work.traffic("step") > 0
+    # 7 steps whose input has no gradient, 4 whose input has one; the first state has none
+    products = 7 * (2 * 12 + 3 * 128) - 128 + 4 * (3 * 128 + 3 * 128) - 128
+    assert work.operations("step") == 2 * 4 * 128 * 32 * products
+    assert worker.decode(worker.encode(work)) == work
+    theirs, ours = (implementations.make(name, work) for name in ("keras-torch", "xpgrad-keras-torch"))
+    assert type(theirs.model.layers[0]) is not type(ours.model.layers[0])
+    losses = [[one.step() for _ in range(3)] for one in (theirs, ours)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    with pytest.raises(NotImplementedError, match="not measured in Keras"):
+        implementations.make("keras-torch", TINY)
+
+
+def test_keras_has_its_backend_from_the_name():
+    environments = [
+        implementations.environment(name) for name in ("xpgrad-keras-jax", "keras-torch", "torch")
+    ]
+    assert [given.get("KERAS_BACKEND") for given in environments] == ["jax", "torch", None]
 
 
 def test_an_old_version_without_a_kernel_is_a_reason(monkeypatch):

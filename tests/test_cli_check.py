@@ -189,7 +189,7 @@ def test_the_summary_has_a_line_for_each_operator(
     assert {line.split()[0] for line in lines} == {kernel.name for kernel in some}
     assert all(line.endswith("ok") and "%" in line for line in lines)
     assert max(map(len, captured.out.splitlines())) <= 80
-    backends = [backend for backend in (*check.BACKENDS, check.JAX) if backend.installed]
+    backends = [backend for backend in (*check.BACKENDS, *check.ADAPTERS) if backend.installed]
     pairs = sum(len(backend.dtypes) for backend in backends)
     count = 0
     for number in range(max(len(kernel.options) for kernel in some)):
@@ -225,6 +225,36 @@ def test_the_functions_of_jax_on_request(
     status, report = run_json(capsys, *arguments)
     assert status == 1
     assert {row["kernel"] for row in report["rows"] if not row["ok"]} == {"softmax"}
+
+
+def test_the_layers_of_keras_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not check.KERAS.installed:
+        pytest.skip("Keras does not run here, or has no gradients")
+    import xpgrad_keras
+
+    take_kernels(monkeypatch, "gru", "lstm_cell")
+    arguments = ("--namespace", "keras", "--option", "bias", "--option", "reverse", "--option", "layout 1")
+    status, report = run_json(capsys, *arguments)
+    assert status == 0
+    seen = {(row["option"], row["dtype"]) for row in report["rows"] if row["kernel"] == "gru"}
+    options = [
+        f"{name}, reset {when}" for name in ("no bias", "reverse", "layout 1") for when in ("before", "after")
+    ]
+    assert seen == {(option, dtype) for option in options for dtype in check.KERAS.dtypes}
+    assert {row["kernel"] for row in report["rows"]} == {"gru"}
+    assert all(row["errors"].keys() >= {"reference", "differences"} for row in report["rows"])
+    right = xpgrad_keras.GRU.inner_loop
+
+    def wrong(*args: Any, **options: Any) -> Any:
+        last, outputs, states = right(*args, **options)
+        return last, 1.01 * outputs, states
+
+    monkeypatch.setattr(xpgrad_keras.GRU, "inner_loop", wrong)
+    status, report = run_json(capsys, *arguments)
+    assert status == 1
+    assert not any(row["ok"] for row in report["rows"])
 
 
 def test_a_wrong_operator_is_counted_in_the_summary(

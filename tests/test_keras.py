@@ -508,13 +508,13 @@ def test_tensorflow_computes_the_gradients_that_are_asked_for(compiled, monkeypa
 
     theirs, ours = _pair("LSTM", units=5, return_state=True)
     x, state = tf.constant(_input()), tf.ones((N, 5))
-    asked, run = [], _tensorflow.run_foreign
+    asked, applied = [], _tensorflow._applied
 
-    def noted(function, **given):
-        asked.append(given.get("wrt"))
-        return run(function, **given)
+    def noted(which, kernel, tensors, options, made):
+        asked.append(options.get("wrt"))
+        return applied(which, kernel, tensors, options, made)
 
-    monkeypatch.setattr(_tensorflow, "run_foreign", noted)
+    monkeypatch.setattr(_tensorflow, "_applied", noted)
 
     def loss(layer, x, state):
         return tf.reduce_sum(layer(x, initial_state=[state, 2 * state])[2] ** 2)
@@ -536,6 +536,90 @@ def test_tensorflow_computes_the_gradients_that_are_asked_for(compiled, monkeypa
         assert asked[-1] == wrt
     found = tf.function(by_graph)(ours, x, state)
     np.testing.assert_allclose(found, by_tape(theirs, "x", x, state), atol=1e-5)
+
+
+@pytest.fixture
+def programs():
+    """What runs kernels as TensorFlow's own operations."""
+    from xpgrad_keras import _programs
+
+    if (reason := _programs.why_not()) is not None:
+        pytest.skip(reason)
+    return _programs
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+def test_tensorflow_runs_programs_without_python(programs, monkeypatch):
+    """Python is asked once for each shape, and computes nothing."""
+    import tensorflow as tf
+
+    theirs, ours = _pair("GRU", units=11, return_sequences=True)  # as many as in no other test
+    shapes, found = [], programs.Call.found
+    monkeypatch.setattr(
+        programs.Call, "found", lambda call, sizes: shapes.append((call, tuple(sizes))) or found(call, sizes)
+    )
+    monkeypatch.setattr(programs.Call, "computed", None)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, I))])
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ours(x)
+            loss = tf.reduce_sum(y * y)
+        return y, *tape.gradient(loss, [x, *(v.value for v in ours.trainable_variables)])
+
+    def expected(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = theirs(x)
+            loss = tf.reduce_sum(y * y)
+        return y, *tape.gradient(loss, [x, *(v.value for v in theirs.trainable_variables)])
+
+    for size in ((4, 6), (2, 3), (4, 6), (2, 3)):
+        x = tf.constant(_input("float32", *size, I))
+        _close([y.numpy() for y in step(x)], [y.numpy() for y in expected(x)])
+    assert len(shapes) == len({*shapes}) == 4
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+@pytest.mark.parametrize("has_programs", [False, True])
+@pytest.mark.parametrize("mask", ["none", "holes"])
+def test_tensorflow_on_an_empty_batch_and_without_programs(has_programs, mask, programs, monkeypatch):
+    """Where there is no program, NumPy's functions compute the same."""
+    if not has_programs:
+        monkeypatch.setattr(programs, "why_not", lambda: "a test")
+    theirs, ours = _pair("LSTM", units=5, return_sequences=True, return_state=True)
+    for count in (N, 0):
+        options = {} if mask == "none" else {"mask": MASKS[mask][:count]}
+        states = [_input("float32", N, 5)[:count]] * 2
+        expected = pulled_back(theirs, _input()[:count], states, **options)
+        found = pulled_back(ours, _input()[:count], states, True, **options)
+        _close(found[0], expected[0])
+        _close(found[1], expected[1])
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+def test_tensorflow_refuses_a_graph_of_another_process(programs, monkeypatch):
+    import tensorflow as tf
+
+    _, ours = _pair("SimpleRNN", units=5)
+    monkeypatch.setattr(programs, "_number", lambda: 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="this graph was made by another process"):
+        tf.function(ours)(tf.constant(_input()))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+def test_tensorflow_hears_what_is_wrong(programs, monkeypatch):
+    """An error of Python's, while a program is written, is TensorFlow's error."""
+    import tensorflow as tf
+
+    def broken(*arguments):
+        raise RuntimeError("no program today")
+
+    _, ours = _pair("GRU", units=7, use_bias=False)
+    monkeypatch.setattr(programs, "write_program", broken)
+    with pytest.raises(tf.errors.InternalError, match="RuntimeError: no program today"):
+        ours(tf.constant(_input()))
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="a matter of PyTorch")

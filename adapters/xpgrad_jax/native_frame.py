@@ -7,10 +7,9 @@ integers, and a structure is read word by word, by the names of a record.
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
 from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
-from xpgrad.engine.compiled.native import array_at, call_for_number, inside, stack, words
+from xpgrad.engine.compiled.native import array_at, call_for_number, inside, stack, text_at, words
 from xpgrad.engine.compiled.records import ForeignProgramRecord, HostWords, length, positions
 from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, run
@@ -97,19 +96,10 @@ def _process_words(code):
     return code.memory(code.builder.ptrtoint(word, INT64), np.int64, 2)
 
 
-@Intrinsic
-def _text_at(code, text):
-    """The address of a text, which stands in the code."""
-    kind = ir.ArrayType(ir.IntType(8), len(text))
-    place = ir.GlobalVariable(code.module, kind, code.module.get_unique_name("message"))
-    place.linkage, place.global_constant, place.initializer = "internal", True, kind(bytearray(text))
-    return code.builder.ptrtoint(place, INT64)
-
-
 @inside()
 def _error(api, message, code):
     arguments = stack(4)
-    arguments[0], arguments[1], arguments[2], arguments[3] = 28, 0, _text_at(message), code
+    arguments[0], arguments[1], arguments[2], arguments[3] = 28, 0, text_at(message), code
     return call_for_number(words(api, _CREATE_ERROR + 1)[_CREATE_ERROR], (arguments.ctypes.data,))
 
 

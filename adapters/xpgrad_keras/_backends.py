@@ -36,7 +36,7 @@ class KerasBackend:
     def run(
         self, call: LayerCall, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
     ) -> tuple[Any, list[Any]]:
-        """Return the outputs at all steps (N, T, H), and the last states (N, H).
+        """Return the outputs at all steps (N, T, H), None if nobody reads them, and the last states (N, H).
 
         Nobody asks for it where `takes` says no.
 
@@ -68,24 +68,28 @@ def operands(
     xp: Any, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
 ) -> dict[str, Any]:
     """Return a kernel's operands by name, arrays of the namespace xp; weights are views of Keras' own."""
-    W, R = weights["kernel"], weights["recurrent_kernel"]
     found = {
         "X": xp.swapaxes(X, 0, 1),
-        "W": W[None],
-        "R": R[None],
+        "W": _in_one_direction(xp, weights["kernel"]),
+        "R": _in_one_direction(xp, weights["recurrent_kernel"]),
         "B": _both_biases(xp, weights.get("bias")),
     }
     return found | {
         "sequence_lens": lengths,
-        **{f"initial_{name}": x[None] for name, x in zip("hc", states, strict=False)},
+        **{f"initial_{name}": _in_one_direction(xp, x) for name, x in zip("hc", states, strict=False)},
     }
+
+
+def _in_one_direction(xp: Any, x: Any) -> Any:
+    """Return a matrix with an axis for directions in front; the gradient is a view too, unlike an index's."""
+    return xp.reshape(x, (1, -1, x.shape[-1]))
 
 
 def _both_biases(xp: Any, bias: Any) -> Any:
     """Return input and recurrence biases (1, 2 GH) from Keras' one (GH,) or two (2, GH)."""
     if bias is None:
         return None
-    both = bias if bias.ndim == 2 else xp.stack([bias, xp.zeros_like(bias)])
+    both = bias if len(bias.shape) == 2 else xp.stack([bias, xp.zeros_like(bias)])
     return xp.reshape(both, (1, -1))
 
 
@@ -99,4 +103,6 @@ def computed(
     """
     count = 3 if call.kernel == "lstm" else 2
     H_all, *ends = run(call.kernel, operands(xp, *arrays) | call.attributes, count)
-    return xp.swapaxes(H_all[:, 0], 0, 1), [x[0] for x in ends]
+    if call.all_steps:
+        H_all = xp.swapaxes(xp.squeeze(H_all, 1), 0, 1)
+    return H_all if call.all_steps else None, [xp.squeeze(x, 0) for x in ends]

@@ -30,7 +30,7 @@ class _NumPy(KerasBackend):
         wide = {name: x.astype(np.float32) for name, x in weights.items()}
         narrow = X.astype(np.float32), wide, [h.astype(np.float32) for h in states]
         H_all, ends = computed(_run, np, call, *narrow, lengths)
-        return H_all.astype(dtype), [end.astype(dtype) for end in ends]
+        return H_all if H_all is None else H_all.astype(dtype), [end.astype(dtype) for end in ends]
 
 
 def _run(kernel: str, given: Mapping[str, Any], wanted_outputs: int) -> Sequence[Any]:

@@ -1,11 +1,21 @@
 """What is used of Keras and TensorFlow that their documentation does not promise: each name once."""
 
-from collections.abc import Iterator, Sequence
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import keras
 
-__all__ = ["first_of", "forget_compiled", "register_as_keras", "sublayers", "watched"]
+__all__ = [
+    "apply_operation",
+    "first_of",
+    "forget_compiled",
+    "framework_library",
+    "register_as_keras",
+    "sublayers",
+    "watched",
+]
 
 _Layer = TypeVar("_Layer", bound=type)
 
@@ -60,3 +70,32 @@ def watched(tensors: Sequence[Any]) -> list[int]:
 
     found = [k for k, tensor in enumerate(tensors) if record.should_record_backprop([tensor])]
     return found or list(range(len(tensors)))
+
+
+def framework_library() -> ctypes.CDLL:
+    """Return the library of TensorFlow's that has its functions in C."""
+    import tensorflow as tf
+
+    folder = Path(tf.sysconfig.get_lib())
+    files = sorted(folder.glob("libtensorflow_framework*"))
+    if not files:
+        raise RuntimeError(f"there is no libtensorflow_framework in {folder}")
+    return ctypes.CDLL(str(files[0]))
+
+
+def apply_operation(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
+    """Return the results of an operation that has no function in Python; its inputs are one list.
+
+    Attributes are integers, and `made`, the dtypes of the results. So do the functions that TensorFlow writes
+    for a library with operations.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context, execute
+    from tensorflow.python.framework import op_def_library
+
+    if not tf.executing_eagerly():
+        return list(op_def_library.apply_op(name, inputs=inputs, **attributes))
+    given = {"given": [x.dtype.as_datatype_enum for x in inputs]}
+    made = {"made": [dtype.as_datatype_enum for dtype in attributes["made"]]}
+    pairs = tuple(part for pair in {**attributes, **given, **made}.items() for part in pair)
+    return execute.execute(name.encode(), len(made["made"]), list(inputs), pairs, context.context())

@@ -1,23 +1,21 @@
-"""The kernels of the core for Keras on TensorFlow: functions of NumPy with a gradient of their own."""
+"""The kernels of the core for Keras on TensorFlow: operations with a gradient of their own."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-import xpgrad
-from xpgrad._operators.axes import gradient_name
 from xpgrad._operators.for_adapters import run_foreign
-from xpgrad_keras._backends import KerasBackend, operands
+from xpgrad._operators.kernel_description import ORDERED, KernelDescription
+from xpgrad_keras import _programs
+from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
 from xpgrad_keras._private import watched
 
 __all__ = ["BACKEND"]
-
-_OPERANDS = {"kernel": "W", "recurrent_kernel": "R", "bias": "B"}
-# What a kernel keeps for its gradient, beside H_all.
-_SAVED = {"lstm": ("C_all", "iofc"), "gru": ("zrh", "products"), "rnn": ()}
 
 
 class _TensorFlow(KerasBackend):
@@ -36,111 +34,112 @@ class _TensorFlow(KerasBackend):
         self, call: LayerCall, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
     ) -> tuple[Any, list[Any]]:
         _refuse_xla()
-        # NumPy has no bfloat16 of its own, and sums of float16 are kept in float32
+        # kernels have no half precision here: sums of float16 are kept in float32 anyway
         dtype = X.dtype
         wide = tf.float32 if dtype.size == 2 else dtype
-        arrays = [tf.cast(x, wide) for x in (X, *weights.values(), *states)]
-        H_all, *ends = _Recurrence(call, tuple(weights), len(states), lengths).apply(arrays)
-        return tf.cast(H_all, dtype), [tf.cast(end, dtype) for end in ends]
+        narrow = {name: tf.cast(x, wide) for name, x in weights.items()}
+        arrays = tf.cast(X, wide), narrow, [tf.cast(h, wide) for h in states]
+        run = functools.partial(_recurrence, all_steps=call.all_steps)
+        H_all, ends = computed(run, _NAMESPACE, call, *arrays, lengths)
+        return H_all if H_all is None else tf.cast(H_all, dtype), [tf.cast(end, dtype) for end in ends]
 
 
-class _Recurrence:
-    """A kernel and its gradient as functions of tensors: X, weights by their names, states."""
+def _swapaxes(x: Any, first: int, second: int) -> Any:
+    axes = [*range(len(x.shape))]
+    axes[first], axes[second] = second, first
+    return tf.transpose(x, axes)
 
-    def __init__(self, call: LayerCall, names: Sequence[str], states: int, lengths: Any) -> None:
-        self.call, self.names, self.states = call, names, states
-        self.lengths = [] if lengths is None else [lengths]
-        self.wanted: Sequence[int] = ()
-        """Which of the tensors need a gradient, by number."""
 
-    def apply(self, arrays: Sequence[Any]) -> Any:
-        """Return H_all, or H_t in its place where nobody reads all steps, and the last states."""
+_NAMESPACE = SimpleNamespace(
+    reshape=tf.reshape, squeeze=tf.squeeze, stack=tf.stack, swapaxes=_swapaxes, zeros_like=tf.zeros_like
+)
 
-        @tf.custom_gradient
-        def recurrence(*arrays: Any) -> Any:
-            H_all, *found = self._forward(arrays)
-            ends, saved = found[: self.states], found[self.states :]
-            N, T, H = arrays[0].shape[0], arrays[0].shape[1], arrays[2].shape[0]
-            for end in ends:
-                end.set_shape((N, H))
-            if self.call.all_steps:
-                H_all.set_shape((N, T, H))
-            first = H_all if self.call.all_steps else ends[0]
-            return [first, *ends], lambda *cotangents: self._gradient(arrays, [H_all, *saved], cotangents)
 
-        self.wanted = watched(arrays)
-        return recurrence(*arrays)
+class _Kernel(KernelDescription):
+    """A kernel and its gradient, on arrays of NumPy's or of a recorder."""
 
-    def _operands(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        X, *rest = arrays
-        weights, rest = rest[: len(self.names)], rest[len(self.names) :]
-        states, lengths = rest[: self.states], rest[self.states :]
-        by_name = dict(zip(self.names, weights, strict=True))
-        return operands(np, X, by_name, states, lengths[0] if lengths else None)
+    def __init__(self, name: str) -> None:
+        super().__init__(name, ordered=True)
+        self.ways: list[Callable[..., Any]] = [
+            functools.partial(run_foreign, self.function(0), keep_products=self.keeps_products),
+            functools.partial(run_foreign, self.function(1)),
+        ]
+        """The kernel and its gradient."""
 
-    def _options(self) -> dict[str, Any]:
-        """Return the options of forward and gradient; nobody else reads what one keeps for the other."""
-        seen = ("H_all",) if self.call.all_steps else ()
-        rows = [n for n in ("H_all", *_SAVED[self.call.kernel]) if n not in seen] if self.lengths else []
-        return {**self.call.attributes, "rows_of": rows}
 
-    def _forward(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return H_all (N, T, H) or as the kernel keeps it, last states, and what else the gradient takes."""
-        kernel, (X, *_) = self.call.kernel, arrays
+_KERNELS = {name: _Kernel(name) for name in ORDERED}
 
-        def compute(*arrays: np.ndarray) -> list[np.ndarray]:
-            options = self._options() | ({"keep_products": True} if kernel == "gru" else {})
-            H_all, *more = run_foreign(getattr(xpgrad, kernel), **self._operands(arrays), **options)
-            ends, kept = more[: self.states], more[self.states :]
-            if self.call.all_steps:
-                H_all = H_all[:, 0].swapaxes(0, 1)
-            return [H_all, *(x[0] for x in ends), *kept]
 
-        count = 1 + self.states + len(_SAVED[kernel])
-        return tf.numpy_function(compute, [*arrays, *self.lengths], [X.dtype] * count, stateful=False)
+def _applied(
+    which: int, kernel: _Kernel, tensors: Mapping[str, Any], options: Mapping[str, Any], made: int
+) -> list[Any]:
+    """Return what the kernel (0) or its gradient (1) returns: so many tensors."""
+    run, names, values = kernel.ways[which], tuple(tensors), list(tensors.values())
+    dtype = values[0].dtype
+    if _programs.why_not() is None:
+        dtypes = [x.dtype.as_numpy_dtype for x in values]
+        return _programs.run(_programs.call_of(run, names, dtypes, options, made), values)
 
-    def _gradient(self, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any]) -> Any:
-        count = len(arrays)
+    def compute(*arrays: np.ndarray) -> list[np.ndarray]:
+        results = run(**dict(zip(names, arrays, strict=True)), **options)
+        return [x for x in results if x is not None]
 
-        @tf.custom_gradient
-        def gradient(*tensors: Any) -> Any:
-            grads = tf.numpy_function(
-                lambda *given: self._pulled_back(given, count, len(saved)),
-                [*tensors, *self.lengths],
-                [arrays[k].dtype for k in self.wanted],
-                stateful=False,
-            )
-            # of one result it makes no list
-            grads = grads if isinstance(grads, list | tuple) else [grads]
-            for grad, k in zip(grads, self.wanted, strict=True):
-                grad.set_shape(arrays[k].shape)
-            return grads, _refuse_second
+    found = tf.numpy_function(compute, values, [dtype] * made, stateful=False)
+    return [*found] if isinstance(found, list | tuple) else [found]  # of one result it makes no list
 
-        by_number = dict(zip(self.wanted, gradient(*arrays, *saved, *cotangents), strict=True))
-        return [by_number.get(k) for k in range(count)]
 
-    def _pulled_back(self, given: Sequence[np.ndarray], count: int, saved: int) -> list[np.ndarray]:
-        kernel, bias = self.call.kernel, given[: 1 + len(self.names)][-1]
-        kept, rest = given[count : count + saved], given[count + saved :]
-        first, *ends = rest[: 1 + self.states]
-        by_name: dict[str, Any] = dict(zip(("H_all", *_SAVED[kernel]), kept, strict=True))
-        if self.call.all_steps:
-            by_name["H_all"], by_name["grad_H_all"] = (x.swapaxes(0, 1)[:, None] for x in (kept[0], first))
-        else:
-            ends[0] = ends[0] + first
-        by_name |= {f"grad_{n}_t": x[None] for n, x in zip("HC", ends, strict=False)}
-        found = self._operands([*given[:count], *rest[1 + self.states :]])
-        graded = ["X", *(_OPERANDS[name] for name in self.names), "initial_h", "initial_c"]
-        wrt = [graded[k] for k in self.wanted]
-        gradient = getattr(xpgrad, f"{kernel}_grad")
-        grads = run_foreign(gradient, **found, **by_name, **self._options(), wrt=wrt)
-        return [self._as_keras(name, getattr(grads, gradient_name(name)), bias) for name in wrt]
+def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) -> list[Any]:
+    """Return so many of a kernel's outputs; None for H_all where nobody reads it."""
+    kernel = _KERNELS[name]
+    tensors = {name: x for name in kernel.operands if (x := given.pop(name, None)) is not None}
+    fixed = {}
+    if (lengths := tensors.pop("sequence_lens", None)) is not None:
+        fixed["sequence_lens"] = tf.cast(lengths, tf.int64)
+    seen = kernel.outputs[:wanted] if all_steps else kernel.outputs[1:wanted]
+    # nobody else reads what the forward keeps for the gradient
+    options = given | {"rows_of": [n for n in kernel.saved if n not in seen] if fixed else []}
+    names = [*tensors]
+    wrt = [names[number] for number in watched([*tensors.values()])]
 
-    def _as_keras(self, name: str, grad: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        """Return a kernel's gradient in the form of Keras' tensor."""
-        if name == "B":  # the input's alone, where Keras has one
-            return grad[0, : bias.size].reshape(bias.shape)
-        return grad.swapaxes(0, 1) if name == "X" else grad[0]
+    @tf.custom_gradient
+    def recurrence(*values: Any) -> Any:
+        here = dict(zip(tensors, values, strict=True)) | fixed
+        made = _applied(0, kernel, here, options, len(kernel.outputs))
+        outputs = dict(zip(kernel.outputs, made, strict=True))
+        T, N, H = values[0].shape[0], values[0].shape[1], tensors["R"].shape[1]
+        for output, x in outputs.items():
+            if output in seen:
+                x.set_shape((T, 1, N, H) if output == "H_all" else (1, N, H))
+
+        def pulled_back(*cotangents: Any) -> list[Any]:
+            known = {name: x for name, x in here.items() if name in kernel.taken}
+            known |= {name: outputs[name] for name in kernel.saved}
+            by_output = dict(zip(kernel.outputs, kernel.cotangents, strict=False))
+            known |= {by_output[name]: x for name, x in zip(seen, cotangents, strict=True)}
+            grads = _gradient(kernel, known, options, wrt)
+            return [grads.get(name) for name in tensors]
+
+        return [outputs[name] for name in seen], pulled_back
+
+    found = dict(zip(seen, recurrence(*tensors.values()), strict=True))
+    return [found.get(name) for name in kernel.outputs[:wanted]]
+
+
+def _gradient(
+    kernel: _Kernel, known: Mapping[str, Any], options: Mapping[str, Any], wrt: Sequence[str]
+) -> dict[str, Any]:
+    """Return a kernel's gradients by operand."""
+    ordered = [name for name in kernel.graded if name in wrt]
+
+    @tf.custom_gradient
+    def gradient(*values: Any) -> Any:
+        arrays = dict(zip(known, values, strict=True))
+        grads = _applied(1, kernel, arrays, {**options, "wrt": wrt}, len(wrt))
+        for grad, name in zip(grads, ordered, strict=True):
+            grad.set_shape(known[name].shape if name in known else (1, None))
+        return grads, _refuse_second
+
+    return dict(zip(ordered, gradient(*known.values()), strict=True))
 
 
 def _refuse_second(*cotangents: Any) -> Any:

@@ -160,8 +160,9 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
     effort = measure.QUICK if args.quick else measure.USUAL
     if args.seconds is not None:
         effort = effort._replace(seconds=args.seconds)
-    jobs = [(group, work) for group in groups for work in measure.works_of(group, args.quick)]
     with Workers(dict(args.python), args.threads) as workers:
+        groups = _installed(groups, workers)
+        jobs = [(group, work) for group in groups for work in measure.works_of(group, args.quick)]
         dtypes = dict.fromkeys(work.dtype for _, work in jobs)
         names = dict.fromkeys(["xpgrad-numpy", *(group.peer for group in groups)])
         before = measure.rates(workers, names, dtypes, effort)
@@ -182,6 +183,13 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
             "missing": workers.missing,
             "groups": [measure.with_floors(group, machine) for group in outcomes],
         }
+
+
+def _installed(groups: Sequence[Group], workers: Workers) -> Sequence[Group]:
+    """The groups of which one of ours is installed; all where that is none, for the reason to be told."""
+    for group in groups:
+        any(map(workers.get, group.ours))
+    return [group for group in groups if not workers.absent.issuperset(group.ours)] or groups
 
 
 def _machine(threads: int | None) -> dict[str, Any]:

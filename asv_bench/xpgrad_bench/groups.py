@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from .convolutions import CONVOLUTIONS, LARGE_KERNELS, SMALL
 from .elementwise import ALONG_AXIS, POINTWISE, Elementwise
+from .keras_models import EXAMPLES, KerasStep
 from .networks import NETWORKS
 from .recurrent import SHAPES, Recurrent
 
@@ -42,6 +43,7 @@ def _packed(operator: str, shortest: int, longest: int, *sizes: tuple[int, int, 
     return tuple(Recurrent(operator, (longest, *size), (shortest, longest)) for size in sizes)
 
 
+_KERAS_AIMS = {"torch": 4.0, "jax": 2.0, "tensorflow": 2.0}
 _BATCHES = [shape[1:] for shape in SHAPES.values() if shape[1] > 1]
 _NARROW = [(32, 16, 16), (128, 16, 16)]
 _STEPS = [(8, 1, 64, 64), (8, 32, 256, 256)]
@@ -107,6 +109,13 @@ GROUPS = (
     Group("jax", "GRU inside jit, JAX", "jax", _recurrent("gru"), ours=("xpgrad-jax",), aim=2.0, least=1.0),
     Group(
         "jax", "Convolutions inside jit, JAX", "jax", (*CONVOLUTIONS.values(),), ours=("xpgrad-jax",), aim=1.0
+    ),
+    *(
+        Group(
+            "keras", f"Training steps of Keras' models on {backend}", f"keras-{backend}",
+            tuple(map(KerasStep, EXAMPLES)), ours=(f"xpgrad-keras-{backend}",), aim=aim, least=1.0,
+        )
+        for backend, aim in _KERAS_AIMS.items()
     ),
     Group(
         "memory", "LSTM, peak memory of a step, torch.nn.LSTM", "torch", _recurrent("lstm"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from .implementations import environment
 from .timing import Times, summary
 from .worker import encode
 
@@ -49,7 +50,7 @@ class Worker:
         self._process = subprocess.Popen(
             [python or sys.executable, "-c", START, str(PACKAGES), name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8",
-            env=os.environ | ({} if threads is None else dict.fromkeys(THREADS, str(threads))),
+            env=os.environ | environment(name) | dict.fromkeys(THREADS if threads else (), str(threads)),
         )  # fmt: skip
         self._requests = cast("IO[str]", self._process.stdin)  # pipes, as requested
         self._answers = cast("IO[str]", self._process.stdout)
@@ -122,6 +123,8 @@ class Workers:
         self._started: dict[str, Worker] = {}
         self.described: dict[str, str] = {}
         self.missing: dict[str, str] = {}
+        self.absent: set[str] = set()
+        """Those of the missing ones that are not installed; the others fail."""
 
     def __enter__(self) -> "Workers":
         return self
@@ -149,6 +152,7 @@ class Workers:
                 self.described[name] = worker.ask("describe")
             except (MissingError, RuntimeError) as reason:
                 self.missing[name] = str(reason)
+                self.absent |= {name} if isinstance(reason, MissingError) else set()
                 worker.close()
             else:
                 self._started[name] = worker

@@ -11,9 +11,12 @@ from . import implementations, memory, timing
 from .convolutions import Convolution
 from .elementwise import Elementwise, Loss
 from .floor import bandwidth
+from .keras_models import KerasStep
 from .recurrent import Recurrent
 
-WORKS: dict[str, Any] = {kind.__name__: kind for kind in (Recurrent, Convolution, Elementwise, Loss)}
+WORKS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Recurrent, Convolution, Elementwise, Loss, KerasStep)
+}
 
 
 def encode(work: Any) -> list[Any]:

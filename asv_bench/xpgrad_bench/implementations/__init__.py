@@ -11,6 +11,8 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+from ..keras_models import BACKENDS
+
 MODULES = {
     "xpgrad-numpy": "arrays",
     "xpgrad-torch": "adapter",
@@ -18,8 +20,16 @@ MODULES = {
     "torch": "pytorch",
     "ort": "onnx_runtime",
     "jax": "jax_xla",
+    **{f"xpgrad-keras-{backend}": "keras_adapter" for backend in BACKENDS},
+    **{f"keras-{backend}": "keras_own" for backend in BACKENDS},
 }
-OURS = ("xpgrad-numpy", "xpgrad-torch", "xpgrad-jax")
+OURS = tuple(name for name in MODULES if name.startswith("xpgrad-"))
+
+
+def environment(name: str) -> dict[str, str]:
+    """What the process of an implementation needs in its environment."""
+    backend = name.rpartition("keras-")[2]
+    return {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"} if backend in BACKENDS else {}
 
 
 def module_of(name: str) -> ModuleType:

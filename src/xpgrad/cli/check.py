@@ -7,7 +7,8 @@ graphs. The exit status is 1 if an error exceeds its tolerance.
 By default, an operator's first option runs in every namespace and dtype, each other option in some of them,
 and one line is printed for each operator. --all runs each option in each namespace and dtype, and prints a
 line for each combination, with its worst relative error; so do --option and --namespace for a part of them.
-The functions of xpgrad_jax run by default and with --namespace jax.
+The functions of xpgrad_jax run by default and with --namespace jax; so do the layers of xpgrad_keras with
+--namespace keras, on the backend that Keras is set to.
 
 --peers, in a checkout, measures the kernels of other libraries too, against float64 references that share no
 code with any of them. A library that needs another NumPy runs in its own interpreter.
@@ -35,7 +36,7 @@ from xpgrad.engine.process import guard
 from .._cases.case import Array, Arrays, Case, KernelCases, Oracle
 from .._cases.kernels import KERNELS
 from .._testing import dtype_name, relative_error
-from . import check_jax
+from . import check_jax, check_keras
 from .arguments import at_least_one, not_negative, unwritable
 from .check_random import run_random
 from .checkout import tool
@@ -72,6 +73,8 @@ class Backend(NamedTuple):
     """The results of a case in this namespace; None where an adapter has no such operator or option."""
     numbers: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     """Within it the namespace has numbers of a dtype."""
+    runs: Callable[[], bool] = lambda: True
+    """Whether the module runs here, if it is installed."""
 
     @property
     def name(self) -> str:
@@ -85,7 +88,7 @@ class Backend(NamedTuple):
 
     @property
     def installed(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
+        return importlib.util.find_spec(self.module) is not None and self.runs()
 
     def array(self, values: np.ndarray, dtype: str) -> Array:
         """Values as an array of the namespace; whole numbers keep their dtype."""
@@ -107,6 +110,12 @@ BACKENDS = (
 )
 JAX = Backend("jax", "jax", "jax.numpy", None, _FULL, check_jax.run, check_jax.numbers)
 """The functions of xpgrad_jax."""
+KERAS = Backend(
+    "keras", "keras", "numpy", None, _FULL, check_keras.run, check_keras.numbers, check_keras.installed
+)
+"""The layers of xpgrad_keras."""
+ADAPTERS = (JAX, KERAS)
+"""What has few of the kernels and options: it runs by default and where it is asked for."""
 _EACH = 5
 """By default an option is checked in every so manieth combination of namespace and dtype."""
 
@@ -250,16 +259,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="check each option in every namespace and dtype (jax apart: --namespace jax), and print every "
-        "row; by default only an operator's first option is checked in all of them, each other one in some",
+        help="check each option in every namespace and dtype (but for jax and keras: --namespace), and print "
+        "every row; by default only an operator's first option is checked in all of them, each other one in "
+        "some",
     )
     parser.add_argument("--json", action="store_true", help="print all results as JSON instead of a table")
     parser.add_argument(
         "--namespace",
         action="append",
-        choices=sorted({backend.namespace for backend in (*BACKENDS, JAX)}),
+        choices=sorted({backend.namespace for backend in (*BACKENDS, *ADAPTERS)}),
         help="check only this array namespace, or onnx: xpgrad_onnx's operators and training graphs, or jax: "
-        "xpgrad_jax's functions (repeatable; default: all that are installed)",
+        "xpgrad_jax's functions, or keras: xpgrad_keras' layers (repeatable; default: all that are "
+        "installed)",
     )
     parser.add_argument(
         "--option",
@@ -352,8 +363,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]
     every = args.all or args.json or bool(args.option) or bool(args.namespace)
     backends = [b for b in wanted if b.installed]
-    if JAX.installed and ("jax" in (args.namespace or ()) or not every):
-        backends.append(JAX)
+    asked = [b for b in ADAPTERS if b.namespace in (args.namespace or ()) or not every]
+    backends += [b for b in asked if b.installed]
     modules = [b.module for b in wanted] + [o.module for k in KERNELS for o in k.oracles if o.module]
     missing = _missing(modules)
     jobs = [

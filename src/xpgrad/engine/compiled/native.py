@@ -48,6 +48,7 @@ __all__ = [
     "share_parts",
     "stack",
     "system",
+    "text_at",
     "words",
 ]
 
@@ -120,6 +121,15 @@ def system(code):
     """The addresses of the system's functions, 0 for those that it lacks; see `records.SystemCalls`."""
     word = words_by_name(code.module, SYSTEM)
     return code.memory(code.builder.ptrtoint(word, INT64), np.int64)
+
+
+@Intrinsic
+def text_at(code, text):
+    """The address of bytes, which stand in the code."""
+    kind = ir.ArrayType(ir.IntType(8), len(text))
+    place = ir.GlobalVariable(code.module, kind, code.module.get_unique_name("text"))
+    place.linkage, place.global_constant, place.initializer = "internal", True, kind(bytearray(text))
+    return code.builder.ptrtoint(place, INT64)
 
 
 @Intrinsic

@@ -500,6 +500,19 @@ class HostWords(NamedTuple):
     crew: Any
 
 
+class WaitingRecord(NamedTuple):
+    """Threads that wait for tasks: the addresses of ``sem_post``, of ``sem_wait`` and of a semaphore.
+
+    There are `places` for the data of tasks, from the address `tasks` on; 0 stands where there is none.
+    """
+
+    post: Any
+    wait: Any
+    semaphore: Any
+    tasks: Any
+    places: Any
+
+
 class ForeignProgramRecord(NamedTuple):
     """A program for a host.
 

@@ -66,3 +66,8 @@ def compiled_parallel() -> int:
     arguments = "int64 share, int64 work, int32 threads, int32 flags"
     call = "parallel(fields(work))"
     return c_function("host_threads", "programs.native_foreign", arguments, call)
+
+
+def compiled_wait() -> int:
+    """The address of native_foreign.wait."""
+    return c_function("waiting_thread", "programs.native_foreign", "int64 waiting", "wait(waiting)")

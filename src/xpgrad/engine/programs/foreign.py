@@ -73,6 +73,8 @@ class ForeignProgram:
         Of the description that `native_foreign.run` takes.
     count : int
         How many memories of the host it takes.
+    shapes : list of (tuple of int or None)
+        Of the results, None for those that there are not.
     """
 
     def __init__(self, program: Program, memories: Sequence[int]) -> None:
@@ -103,6 +105,7 @@ class ForeignProgram:
         )
         self._description = np.asarray(description, dtype=np.int64)
         self.count = count
+        self.shapes = program.shapes(0)
         self.address = address_of(self._description)
 
     def finding(self) -> str | None:

@@ -24,6 +24,7 @@ from xpgrad.engine.compiled.records import (
     HostWords,
     SharedWork,
     SystemCalls,
+    WaitingRecord,
     length,
     positions,
 )
@@ -39,7 +40,7 @@ _ADVISE_HUGE = 14  # Linux' MADV_HUGEPAGE
 
 _SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgramRecord)
 _HOST_WORDS, _PROGRAM_WORDS, _FINDING = length(HostWords), length(ForeignProgramRecord), length(Finding)
-_CALLS = positions(SystemCalls)
+_CALLS, _WAITING = positions(SystemCalls), positions(WaitingRecord)
 
 _INT64 = ir.IntType(64)
 
@@ -214,6 +215,32 @@ def parallel(work):
         looks += 1
         if looks > _SPINS and give_way != 0:
             call_for_int(give_way)
+
+
+# --- threads that wait for tasks, for a host that lends none; see `waiting.WaitingThreads`
+
+
+@inside()
+def lend(waiting, task_address, data):
+    """Let a waiting thread run a task; 0 where one will. They know one task, which is `task`."""
+    about = words(waiting, length(WaitingRecord))
+    for k in range(about[_WAITING.places]):
+        if _put_if_zero(about[_WAITING.tasks] + 8 * k, data) != 0:
+            call_with_numbers(about[_WAITING.post], (about[_WAITING.semaphore],))
+            return 0
+    return 1
+
+
+@inside()
+def wait(waiting):
+    """What a waiting thread does as long as the process lives."""
+    about = words(waiting, length(WaitingRecord))
+    while about[_WAITING.post] != 0:
+        call_with_numbers(about[_WAITING.wait], (about[_WAITING.semaphore],))
+        for k in range(about[_WAITING.places]):
+            data = _exchange(about[_WAITING.tasks] + 8 * k, 0)
+            if data != 0:
+                task(data)
 
 
 # --- programs

@@ -1,0 +1,366 @@
+"""TensorFlow's calls of programs: an operation of our own, whose kernel is compiled code, without Python.
+
+TensorFlow learns it by its functions in C (``tensorflow/c/ops.h`` and ``kernels.h``). An operation names a
+call: a kernel and its options. The sizes of the arrays are known when it runs; then compiled code looks for
+the program of these sizes, and asks Python for one that is not there yet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from xpgrad._operators.for_adapters import write_program
+from xpgrad.engine.compiled import records
+from xpgrad.engine.process.blas import symbol
+from xpgrad.engine.process.locks import LastingLock
+from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.settings import jit_enabled
+from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
+from xpgrad.engine.programs.recorder import CannotRecordError
+from xpgrad_keras._private import apply_operation, framework_library
+
+__all__ = ["Call", "call_of", "findings", "run", "why_not"]
+
+OPERATION = "XpgradProgram"
+
+Kernel = Callable[..., Any]
+
+_lock = LastingLock()
+_machine = ForeignMachine()
+
+
+class Form(NamedTuple):
+    """What computes a call for arrays of some shapes."""
+
+    shapes: list[tuple[int, ...]]
+    program: ForeignProgram | None
+    results: list[tuple[int, ...]]
+    record: np.ndarray
+    kept: list[np.ndarray]
+
+
+class Call:
+    """A kernel with its options, for arrays of any sizes. It is kept for good: operations have its address.
+
+    Parameters
+    ----------
+    kernel : callable
+        ``kernel(**arrays, **options)`` returns an array or a tuple of arrays and None.
+    names : sequence of str
+        The names of its arrays, in the order of the operation's.
+    dtypes : sequence of dtype
+        Theirs.
+    options : mapping of str to object
+        All else that it takes.
+    made : int
+        How many results it has.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        names: Sequence[str],
+        dtypes: Sequence[Any],
+        options: Mapping[str, Any],
+        made: int,
+    ) -> None:
+        from xpgrad_keras.native_kernel import CallRecord
+
+        self._kernel, self._names, self._options = kernel, tuple(names), dict(options)
+        self._dtypes, self.made = [np.dtype(dtype) for dtype in dtypes], made
+        self.dtype = tf.as_dtype(self._dtypes[0])
+        self._forms: list[Form] = []
+        number = self.dtype.as_datatype_enum
+        self._record = np.asarray(CallRecord(0, len(self._names), made, number), dtype=np.int64)
+        self.address = address_of(self._record)
+
+    def found(self, sizes: Sequence[int]) -> int:
+        """The address of the form of arrays with these sizes: of each its number of axes, and these."""
+        shapes, rest = [], list(sizes)
+        while rest:
+            rank = rest[0]
+            shapes.append(tuple(rest[1 : 1 + rank]))
+            rest = rest[1 + rank :]
+        with _lock:
+            for form in self._forms:
+                if form.shapes == shapes:
+                    return address_of(form.record)
+            form = self._written(shapes, sizes)
+            self._forms.append(form)
+            _forms[address_of(form.record)] = self, form
+            self._record[0] = address_of(form.record)  # last: with it the form counts
+            return address_of(form.record)
+
+    def _written(self, shapes: list[tuple[int, ...]], sizes: Sequence[int]) -> Form:
+        from xpgrad_keras.native_kernel import FormRecord, ResultRecord
+
+        program, results = self._program(shapes)
+        width = self._dtypes[0].itemsize
+        axes = [np.asarray(shape, dtype=np.int64) for shape in results]
+        rows = [
+            ResultRecord(address_of(one) if len(one) else 0, len(one), int(one.prod()) * width)
+            for one in axes
+        ]
+        table, own = np.asarray(rows, dtype=np.int64), np.asarray(sizes, dtype=np.int64)
+        about = FormRecord(
+            int(self._record[0]),
+            address_of(own),
+            len(own),
+            program.address if program else 0,
+            address_of(table),
+        )
+        record = np.asarray(about, dtype=np.int64)
+        return Form(shapes, program, results, record, [*axes, table, own])
+
+    def _program(
+        self, shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[ForeignProgram | None, list[tuple[int, ...]]]:
+        """The program, or None, and the shapes of its results."""
+        forms = dict(zip(self._names, zip(shapes, self._dtypes, strict=True), strict=True))
+        if all(0 not in shape for shape in shapes):
+            try:
+                program = write_program(self._kernel, _machine, forms, self._options)
+            except CannotRecordError:
+                pass
+            else:
+                return program, [shape for shape in program.shapes if shape is not None]
+        zeros = [np.zeros(shape, dtype) for shape, dtype in forms.values()]
+        return None, [result.shape for result in self.computed(zeros)]
+
+    def computed(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results for arrays of NumPy."""
+        made = self._kernel(**dict(zip(self._names, arrays, strict=True)), **self._options)
+        results = made if isinstance(made, tuple) else (made,)
+        return [np.asarray(result, self._dtypes[0]) for result in results if result is not None]
+
+    def compute_at(self, form: Form, addresses: Sequence[int]) -> None:
+        """Compute what has no program: arrays and results are at these addresses."""
+        shapes = [*form.shapes, *form.results]
+        dtypes = [*self._dtypes, *[self._dtypes[0]] * len(form.results)]
+        arrays = [_array_at(*one) for one in zip(addresses, shapes, dtypes, strict=True)]
+        count = len(form.shapes)
+        for target, result in zip(arrays[count:], self.computed(arrays[:count]), strict=True):
+            target[...] = result
+
+
+def _array_at(address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+_calls: dict[tuple, Call] = {}
+_by_address: dict[int, Call] = {}
+_forms: dict[int, tuple[Call, Form]] = {}
+_texts: dict[str, Any] = {}
+
+
+def call_of(
+    kernel: Kernel, names: Sequence[str], dtypes: Sequence[Any], options: Mapping[str, Any], made: int
+) -> Call:
+    """The call of that kernel with these options; one and the same each time."""
+    key = kernel, tuple(names), tuple(dtypes), repr(sorted(options.items()))
+    with _lock:
+        if key not in _calls:
+            call = _calls[key] = Call(kernel, names, dtypes, options, made)
+            _by_address[call.address] = call
+        return _calls[key]
+
+
+def run(call: Call, tensors: Sequence[Any]) -> list[Any]:
+    """The results of a call, as tensors."""
+    attributes = {"process": _number(), "call": call.address, "made": [call.dtype] * call.made}
+    return apply_operation(OPERATION, tensors, attributes)
+
+
+def findings() -> list[str]:
+    """What a guard found in any program."""
+    programs = [form.program for _, form in [*_forms.values()] if form.program is not None]
+    return [found for program in programs if (found := program.finding())]
+
+
+# --- what compiled code asks Python for
+
+
+def _safely(function: Callable[..., int]) -> Callable[..., int]:
+    """The function; where it raises, it returns the address of what that says, with a minus."""
+
+    @functools.wraps(function)
+    def run(*arguments: int) -> int:
+        try:
+            return function(*arguments)
+        except BaseException as error:  # no exception may enter compiled code
+            text = f"{type(error).__name__}: {error}"
+            kept = _texts.setdefault(text, ctypes.create_string_buffer(text.encode()))
+            return -ctypes.addressof(kept)
+
+    return run
+
+
+@_safely
+def _find(call: int, sizes: int, count: int) -> int:
+    return _by_address[call].found((ctypes.c_int64 * count).from_address(sizes)[:])
+
+
+@_safely
+def _compute(address: int, addresses: int) -> int:
+    call, form = _forms[address]
+    count = len(form.shapes) + len(form.results)
+    call.compute_at(form, (ctypes.c_int64 * count).from_address(addresses)[:])
+    return 0
+
+
+# --- TensorFlow learns the operation
+
+_NAMES = {
+    "new_status": "TF_NewStatus",
+    "delete_status": "TF_DeleteStatus",
+    "code_of": "TF_GetCode",
+    "set_status": "TF_SetStatus",
+    "attribute": "TF_OpKernelConstruction_GetAttrInt64",
+    "refuse": "TF_OpKernelConstruction_Failure",
+    "fail": "TF_OpKernelContext_Failure",
+    "take": "TF_GetInput",
+    "allocate": "TF_AllocateOutput",
+    "data": "TF_TensorData",
+    "rank": "TF_NumDims",
+    "size": "TF_Dim",
+    "delete": "TF_DeleteTensor",
+}
+
+
+def why_not() -> str | None:
+    """Why programs cannot run as TensorFlow's kernels; None where they can; TensorFlow then knows them."""
+    return _why_not_registered() if jit_enabled() else "llvmlite is not there, or XPGRAD_JIT is 0"
+
+
+@functools.cache
+def _why_not_registered() -> str | None:
+    try:
+        _register()
+    except Exception as error:  # whatever another version of llvmlite, TensorFlow or the system says
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@functools.cache
+def _number() -> int:
+    """A number that no other process has."""
+    return secrets.randbits(62)
+
+
+@functools.cache
+def _process() -> tuple[np.ndarray, list[Any]]:
+    """The integers of a ProcessRecord, and what must stay."""
+    from xpgrad.engine.programs.waiting import waiting_threads
+    from xpgrad_keras.native_kernel import Functions, ProcessRecord
+
+    library = framework_library()
+    addresses = {name: symbol(library, there) for name, there in _NAMES.items()}
+    missing = [_NAMES[name] for name, address in addresses.items() if not address]
+    if missing:
+        raise RuntimeError(f"TensorFlow has no {', '.join(missing)}")
+    integer = ctypes.c_int64
+    find = ctypes.CFUNCTYPE(integer, integer, integer, integer)(_find)
+    compute = ctypes.CFUNCTYPE(integer, integer, integer)(_compute)
+    found, computed = (ctypes.cast(one, ctypes.c_void_p).value for one in (find, compute))
+    about = ProcessRecord(Functions(**addresses), _number(), found, computed, 0, waiting_threads().address)
+    return np.asarray(records.flat(about), dtype=np.int64), [find, compute]
+
+
+def _register() -> None:
+    from xpgrad.engine.compiled.cache import load
+    from xpgrad.engine.compiled.folder import versions
+    from xpgrad.engine.compiled.machine_code import name_memory
+    from xpgrad_keras import native_kernel
+
+    if sys.platform == "win32":
+        raise RuntimeError("TensorFlow for Windows shows no functions in C")
+    own = hashlib.sha256(Path(native_kernel.__file__).read_bytes()).hexdigest()[:20]
+    process, _ = _process()
+    name_memory(native_kernel.PROCESS, address_of(process))
+    text = f"""# TensorFlow's calls of programs, {own}; generated, {versions()}
+from xpgrad.engine.compiled.cache import cfunc
+from xpgrad_keras.native_kernel import compute, create, lend
+
+
+@cfunc("int64(int64, int64, int64)")
+def run_lend(waiting, task, data):
+    return lend(waiting, task, data)
+
+
+@cfunc("int64(int64)")
+def run_create(construction):
+    return create(construction)
+
+
+@cfunc("void(int64, int64)")
+def run_compute(call, context):
+    compute(call, context)
+"""
+    module = load("tensorflow_kernel", text)
+    process[records.positions(native_kernel.ProcessRecord).lend] = module.run_lend.address
+    _declare(framework_library())
+    _declare_kernel(framework_library(), module.run_create.address, module.run_compute.address)
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Let TensorFlow know the operation."""
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    builder = _function(library, "TF_NewOpDefinitionBuilder", pointer, text)(OPERATION.encode())
+    for what, spec in (
+        ("Attr", b"given: list({float, double, int64})"),
+        ("Attr", b"made: list({float, double})"),
+        ("Attr", b"process: int"),
+        ("Attr", b"call: int"),
+        ("Input", b"inputs: given"),
+        ("Output", b"outputs: made"),
+    ):
+        _function(library, f"TF_OpDefinitionBuilderAdd{what}", None, pointer, text)(builder, spec)
+    unknown = symbol(library, "TF_ShapeInferenceContextSetUnknownShape")
+    set_shapes = "TF_OpDefinitionBuilderSetShapeInferenceFunction"
+    _function(library, set_shapes, None, pointer, pointer)(builder, unknown)
+    _checked(library, lambda status: _function(
+        library, "TF_RegisterOpDefinition", None, pointer, pointer)(builder, status))  # fmt: skip
+
+
+def _declare_kernel(library: ctypes.CDLL, create: int, compute: int) -> None:
+    """Let TensorFlow know what computes the operation on a CPU."""
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    make = _function(library, "TF_NewKernelBuilder", pointer, text, text, pointer, pointer, pointer)
+    builder = make(OPERATION.encode(), b"CPU", create, compute, None)
+    register = _function(library, "TF_RegisterKernelBuilder", None, text, pointer, pointer)
+    _checked(library, lambda status: register(OPERATION.encode(), builder, status))
+
+
+def _checked(library: ctypes.CDLL, call: Callable[[int], None]) -> None:
+    """Call a function that tells a status what is wrong; raise RuntimeError with that."""
+    pointer = ctypes.c_void_p
+    status = _function(library, "TF_NewStatus", pointer)()
+    try:
+        call(status)
+        if _function(library, "TF_GetCode", ctypes.c_int, pointer)(status):
+            message = _function(library, "TF_Message", ctypes.c_char_p, pointer)(status)
+            raise RuntimeError(message.decode())
+    finally:
+        _function(library, "TF_DeleteStatus", None, pointer)(status)
+
+
+def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A function of a library in C."""
+    address = symbol(library, name)
+    if not address:
+        raise RuntimeError(f"TensorFlow has no {name}")
+    return ctypes.CFUNCTYPE(result, *arguments)(address)

@@ -1,0 +1,279 @@
+"""How compiled code runs a program as a kernel of TensorFlow's; needs llvmlite.
+
+It calls TensorFlow's functions in C (``tensorflow/c/kernels.h``) by address. Addresses are integers, and
+structures of ours are read word by word, by the names of a record.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
+from xpgrad.engine.compiled.native import call_for_number, call_with_numbers, inside, stack, text_at, words
+from xpgrad.engine.compiled.records import HostWords, length, positions
+from xpgrad.engine.compiled.translate import Intrinsic
+from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, lend, run
+
+PROCESS = "xpgrad_tensorflow_process"
+"""The symbol of the integers of a `ProcessRecord`."""
+MOST = 40  # arrays and results of a call
+MOST_SIZES = 160  # of all of its arrays, with the number of axes of each
+INT_MASK = 0xFFFFFFFF  # of what a function in C returns as a number that is not negative
+
+_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of TensorFlow
+
+
+class Functions(NamedTuple):
+    """Addresses of TensorFlow's functions; `_NAMES` in `_programs` says which each is."""
+
+    new_status: Any
+    delete_status: Any
+    code_of: Any
+    set_status: Any
+    attribute: Any
+    refuse: Any
+    fail: Any
+    take: Any
+    allocate: Any
+    data: Any
+    rank: Any
+    size: Any
+    delete: Any
+
+
+class ProcessRecord(NamedTuple):
+    """What compiled code knows of the process.
+
+    `number` is in the operations of this process alone. `find` is the address of a function of Python's,
+    which finds the form of a call's arrays: ``find(call, sizes, count)``, an address, or that of a text with
+    a minus, where something is wrong. `compute` is that of one that computes what has no program:
+    ``compute(form, addresses)``, 0 or such a text. `waiting` is the address of a WaitingRecord.
+    """
+
+    functions: Functions
+    number: Any
+    find: Any
+    compute: Any
+    lend: Any
+    waiting: Any
+
+
+class CallRecord(NamedTuple):
+    """A kernel that is called with arrays of any sizes: the address of its first form, or 0.
+
+    Parameters
+    ----------
+    first : int
+        The address of a FormRecord.
+    given, made : int
+        How many arrays it takes, and how many results it has.
+    dtype : int
+        TensorFlow's number of the results' dtype.
+    """
+
+    first: Any
+    given: Any
+    made: Any
+    dtype: Any
+
+
+class FormRecord(NamedTuple):
+    """Sizes of the arrays of a call, and what computes it: a program, or 0.
+
+    `next` is the address of another form of the same call, or 0. At `sizes` there are `count` integers: the
+    number of axes and the sizes of each array. At `results` there is a ResultRecord for each result.
+    """
+
+    next: Any
+    sizes: Any
+    count: Any
+    program: Any
+    results: Any
+
+
+class ResultRecord(NamedTuple):
+    """A result: the address of its sizes, their number, and its bytes."""
+
+    sizes: Any
+    rank: Any
+    bytes: Any
+
+
+_AT, _CALL, _FORM, _RESULT = map(positions, (ProcessRecord, CallRecord, FormRecord, ResultRecord))
+_CALL_WORDS, _FORM_WORDS, _RESULT_WORDS = map(length, (CallRecord, FormRecord, ResultRecord))
+_HOST, _HOST_WORDS = positions(HostWords), length(HostWords)
+
+
+def _text(message):
+    return message.encode() + b"\0"
+
+
+_OTHER_PROCESS = _text(
+    "xpgrad: this graph was made by another process, expected one of this process; "
+    "xpgrad_keras.unswap(model) has Keras' layers, which can be written into a file"
+)
+_NO_MEMORY = _text("xpgrad: out of memory")
+_GUARD = _text("xpgrad: the guard found something wrong; xpgrad_keras._programs.findings() tells what")
+_TOO_MANY = _text("xpgrad: the call has too many arrays")
+_PROCESS_NAME, _CALL_NAME = _text("process"), _text("call")
+
+
+@Intrinsic
+def _process(code):
+    """The integers of the ProcessRecord."""
+    word = words_by_name(code.module, PROCESS)
+    return code.memory(code.builder.ptrtoint(word, INT64), np.int64, length(ProcessRecord))
+
+
+@inside()
+def _fails(status):
+    return call_for_number(_process()[_AT.functions.code_of], (status,)) & INT_MASK != 0
+
+
+@inside()
+def _attribute(construction, name, status):
+    """An integer among the attributes of an operation."""
+    place = stack(1)
+    place[0] = 0
+    call_with_numbers(_process()[_AT.functions.attribute], (construction, name, place.ctypes.data, status))
+    return place[0]
+
+
+@inside()
+def create(construction):
+    """What `compute` gets for an operation: the address of its call. 0 where it is refused."""
+    process = _process()
+    status, call = call_for_number(process[_AT.functions.new_status], ()), 0
+    number = _attribute(construction, text_at(_PROCESS_NAME), status)
+    if number == process[_AT.number]:
+        call = _attribute(construction, text_at(_CALL_NAME), status)
+    else:
+        message = text_at(_OTHER_PROCESS)
+        call_with_numbers(process[_AT.functions.set_status], (status, _INVALID_ARGUMENT, message))
+    if _fails(status):
+        call = 0
+        call_with_numbers(process[_AT.functions.refuse], (construction, status))
+    call_with_numbers(process[_AT.functions.delete_status], (status,))
+    return call
+
+
+@inside()
+def _same(form, sizes, count):
+    """1 where a form has these sizes, else 0."""
+    about = words(form, _FORM_WORDS)
+    if about[_FORM.count] != count:
+        return 0
+    known = words(about[_FORM.sizes], count)
+    for k in range(count):
+        if known[k] != sizes[k]:
+            return 0
+    return 1
+
+
+@inside()
+def _form_of(call, sizes, count):
+    """The address of the form of these sizes; that of a text with a minus where something is wrong."""
+    form = words(call, _CALL_WORDS)[_CALL.first]
+    while form != 0:
+        if _same(form, sizes, count) != 0:
+            return form
+        form = words(form, _FORM_WORDS)[_FORM.next]
+    return call_for_number(_process()[_AT.find], (call, sizes.ctypes.data, count))
+
+
+@inside()
+def _take(context, count, tensors, addresses, sizes, status):
+    """Take the arrays of a call; how many sizes they have, or -1 where something is wrong."""
+    process, place, total = _process(), stack(1), 0
+    for k in range(count):
+        call_with_numbers(process[_AT.functions.take], (context, k, place.ctypes.data, status))
+        if _fails(status):
+            return -1
+        tensor = place[0]
+        tensors[k] = tensor
+        addresses[k] = call_for_number(process[_AT.functions.data], (tensor,))
+        rank = call_for_number(process[_AT.functions.rank], (tensor,)) & INT_MASK
+        if total + rank + 1 > MOST_SIZES:
+            call_with_numbers(
+                process[_AT.functions.set_status], (status, _INVALID_ARGUMENT, text_at(_TOO_MANY))
+            )
+            return -1
+        sizes[total] = rank
+        for axis in range(rank):
+            sizes[total + 1 + axis] = call_for_number(process[_AT.functions.size], (tensor, axis))
+        total += rank + 1
+    return total
+
+
+@inside()
+def _allocate(context, about, form, tensors, addresses, status):
+    """Make the results of a call; whether all are there."""
+    process, given = _process(), about[_CALL.given]
+    results = words(form, _FORM_WORDS)[_FORM.results]
+    for k in range(about[_CALL.made]):
+        result = words(results + 8 * _RESULT_WORDS * k, _RESULT_WORDS)
+        tensor = call_for_number(
+            process[_AT.functions.allocate],
+            (context, k, about[_CALL.dtype], result[_RESULT.sizes], result[_RESULT.rank],
+             result[_RESULT.bytes], status),
+        )  # fmt: skip
+        if _fails(status):
+            return False
+        tensors[given + k] = tensor
+        addresses[given + k] = call_for_number(process[_AT.functions.data], (tensor,))
+        advise(addresses[given + k], result[_RESULT.bytes])
+    return True
+
+
+@inside()
+def _run(form, addresses, count):
+    """Compute a call: what is wrong, as a code of TensorFlow's and the address of a text; or zeros."""
+    process, program = _process(), words(form, _FORM_WORDS)[_FORM.program]
+    if program == 0:
+        wrong = call_for_number(process[_AT.compute], (form, addresses.ctypes.data))
+        return _INTERNAL, -wrong
+    host = stack(_HOST_WORDS)
+    host[_HOST.schedule], host[_HOST.host], host[_HOST.crew] = process[_AT.lend], process[_AT.waiting], 0
+    status = run(program, addresses, count, host.ctypes.data)
+    if status == OUT_OF_MEMORY:
+        return _RESOURCE_EXHAUSTED, text_at(_NO_MEMORY)
+    if status == GUARD:
+        return _INTERNAL, text_at(_GUARD)
+    return 0, 0
+
+
+@inside()
+def _computed(call, context, tensors, status):
+    """Compute a call; the status tells what is wrong. All tensors that were made stand in `tensors`."""
+    process, about = _process(), words(call, _CALL_WORDS)
+    addresses, sizes = stack(MOST), stack(MOST_SIZES)
+    count = _take(context, about[_CALL.given], tensors, addresses, sizes, status)
+    if count < 0:
+        return
+    form, code, message = _form_of(call, sizes, count), _INTERNAL, 0
+    if form < 0:
+        message = -form
+    else:
+        if not _allocate(context, about, form, tensors, addresses, status):
+            return
+        code, message = _run(form, addresses, about[_CALL.given] + about[_CALL.made])
+    if message != 0:
+        call_with_numbers(process[_AT.functions.set_status], (status, code, message))
+
+
+@inside()
+def compute(call, context):
+    """Run the program of a call on the arrays of an operation."""
+    process, tensors = _process(), stack(MOST)
+    tensors[:] = 0
+    status = call_for_number(process[_AT.functions.new_status], ())
+    _computed(call, context, tensors, status)
+    if _fails(status):
+        call_with_numbers(process[_AT.functions.fail], (context, status))
+    for k in range(MOST):
+        if tensors[k] != 0:
+            call_with_numbers(process[_AT.functions.delete], (tensors[k],))
+    call_with_numbers(process[_AT.functions.delete_status], (status,))
+
+
+__all__ = ["compute", "create", "lend"]
