@@ -65,24 +65,26 @@ def backend() -> KerasBackend:
 
 
 def operands(
-    xp: Any, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+    xp: Any, layout: int, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
 ) -> dict[str, Any]:
     """Return a kernel's operands by name, arrays of the namespace xp; weights are views of Keras' own."""
     found = {
-        "X": xp.swapaxes(X, 0, 1),
+        "X": X if layout else xp.swapaxes(X, 0, 1),
         "W": _in_one_direction(xp, weights["kernel"]),
         "R": _in_one_direction(xp, weights["recurrent_kernel"]),
         "B": _both_biases(xp, weights.get("bias")),
     }
     return found | {
         "sequence_lens": lengths,
-        **{f"initial_{name}": _in_one_direction(xp, x) for name, x in zip("hc", states, strict=False)},
+        **{
+            f"initial_{name}": _in_one_direction(xp, x, layout) for name, x in zip("hc", states, strict=False)
+        },
     }
 
 
-def _in_one_direction(xp: Any, x: Any) -> Any:
-    """Return a matrix with an axis for directions in front; the gradient is a view too, unlike an index's."""
-    return xp.reshape(x, (1, -1, x.shape[-1]))
+def _in_one_direction(xp: Any, x: Any, axis: int = 0) -> Any:
+    """Return a matrix with an axis for directions; the gradient is a view too, unlike that of an index."""
+    return xp.reshape(x, (-1, 1, x.shape[-1]) if axis else (1, -1, x.shape[-1]))
 
 
 def _both_biases(xp: Any, bias: Any) -> Any:
@@ -94,15 +96,24 @@ def _both_biases(xp: Any, bias: Any) -> Any:
 
 
 def computed(
-    run: Callable[[str, dict[str, Any], int], Sequence[Any]], xp: Any, call: LayerCall, *arrays: Any
+    run: Callable[[str, dict[str, Any], int], Sequence[Any]],
+    xp: Any,
+    call: LayerCall,
+    *arrays: Any,
+    layout: int = 0,
 ) -> tuple[Any, list[Any]]:
     """Return what `KerasBackend.run` returns.
 
     `run` takes the kernel's name, its arguments, and how many of its results are wanted. xp is the namespace
-    of the arrays.
+    of the arrays. In layout 1 samples are a kernel's first axis as they are Keras': then nothing is copied
+    around it, but a kernel turns whatever it keeps for its gradient, unless that is kept as rows.
     """
-    count = 3 if call.kernel == "lstm" else 2
-    H_all, *ends = run(call.kernel, operands(xp, *arrays) | call.attributes, count)
-    if call.all_steps:
+    count, attributes = 3 if call.kernel == "lstm" else 2, call.attributes | {"layout": layout}
+    H_all, *ends = run(call.kernel, operands(xp, layout, *arrays) | attributes, count)
+    if not call.all_steps:
+        H_all = None
+    elif layout:
+        H_all = xp.squeeze(H_all, 2)
+    else:
         H_all = xp.swapaxes(xp.squeeze(H_all, 1), 0, 1)
-    return H_all if call.all_steps else None, [xp.squeeze(x, 0) for x in ends]
+    return H_all, [xp.squeeze(x, layout) for x in ends]

@@ -40,19 +40,11 @@ class _TensorFlow(KerasBackend):
         narrow = {name: tf.cast(x, wide) for name, x in weights.items()}
         arrays = tf.cast(X, wide), narrow, [tf.cast(h, wide) for h in states]
         run = functools.partial(_recurrence, all_steps=call.all_steps)
-        H_all, ends = computed(run, _NAMESPACE, call, *arrays, lengths)
+        H_all, ends = computed(run, _NAMESPACE, call, *arrays, lengths, layout=1)
         return H_all if H_all is None else tf.cast(H_all, dtype), [tf.cast(end, dtype) for end in ends]
 
 
-def _swapaxes(x: Any, first: int, second: int) -> Any:
-    axes = [*range(len(x.shape))]
-    axes[first], axes[second] = second, first
-    return tf.transpose(x, axes)
-
-
-_NAMESPACE = SimpleNamespace(
-    reshape=tf.reshape, squeeze=tf.squeeze, stack=tf.stack, swapaxes=_swapaxes, zeros_like=tf.zeros_like
-)
+_NAMESPACE = SimpleNamespace(reshape=tf.reshape, squeeze=tf.squeeze, stack=tf.stack, zeros_like=tf.zeros_like)
 
 
 class _Kernel(KernelDescription):
@@ -97,7 +89,7 @@ def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) 
         fixed["sequence_lens"] = tf.cast(lengths, tf.int64)
     seen = kernel.outputs[:wanted] if all_steps else kernel.outputs[1:wanted]
     # nobody else reads what the forward keeps for the gradient
-    options = given | {"rows_of": [n for n in kernel.saved if n not in seen] if fixed else []}
+    options = given | {"rows_of": [n for n in kernel.saved if n not in seen]}
     names = [*tensors]
     wrt = [names[number] for number in watched([*tensors.values()])]
 
@@ -106,10 +98,10 @@ def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) 
         here = dict(zip(tensors, values, strict=True)) | fixed
         made = _applied(0, kernel, here, options, len(kernel.outputs))
         outputs = dict(zip(kernel.outputs, made, strict=True))
-        T, N, H = values[0].shape[0], values[0].shape[1], tensors["R"].shape[1]
+        N, T, H = values[0].shape[0], values[0].shape[1], tensors["R"].shape[1]
         for output, x in outputs.items():
             if output in seen:
-                x.set_shape((T, 1, N, H) if output == "H_all" else (1, N, H))
+                x.set_shape((N, T, 1, H) if output == "H_all" else (N, 1, H))
 
         def pulled_back(*cotangents: Any) -> list[Any]:
             known = {name: x for name, x in here.items() if name in kernel.taken}

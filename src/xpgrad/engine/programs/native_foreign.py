@@ -35,7 +35,8 @@ SLOTS = 8  # arenas that are kept for later runs
 OUT_OF_MEMORY, GUARD = 1, 2  # what `run` returns when something went wrong
 _SPINS = 2000  # looks at the other threads' work before the processor is offered to somebody else
 _IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host
-_HUGE = 1 << 22  # bytes from which on memory is worth huge pages
+_HUGE = 1 << 21  # bytes of a huge page
+_WORTH_HUGE = 1 << 20  # bytes from which on memory is worth some
 _ADVISE_HUGE = 14  # Linux' MADV_HUGEPAGE
 
 _SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgramRecord)
@@ -77,15 +78,14 @@ _put_if_zero = _on_word(_put, 2)
 def advise(address, size):
     """Ask for huge pages, which come in fewer faults, for memory that may be written for the first time.
 
-    That is only advice: memory which has its pages already is as it was.
+    That is only advice: memory which has its pages already is as it was. A host's buffers stand side by side
+    in memory that it allocates as one: so those pages count too that are a buffer's in part.
     """
-    if size >= _HUGE:
-        calls = system()
-        page = calls[_CALLS.page]
-        first = -(-address // page) * page
-        if calls[_CALLS.advise] != 0:
-            length_of_pages = (address + size - first) // page * page
-            call_for_number(calls[_CALLS.advise], (first, length_of_pages, _ADVISE_HUGE))
+    calls = system()
+    if size >= _WORTH_HUGE and calls[_CALLS.advise] != 0:
+        first = address // _HUGE * _HUGE
+        pages = -(-(address + size - first) // _HUGE) * _HUGE
+        call_for_number(calls[_CALLS.advise], (first, pages, _ADVISE_HUGE))
 
 
 @inside()
