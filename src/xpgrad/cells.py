@@ -290,7 +290,7 @@ class Cell:
             At the first wrong result. With your own pullbacks that is where they are wrong;
             a kink of the formula nearby shows as one, too: try another seed.
         """
-        from xpgrad._testing import check_cell
+        from xpgrad._testing.cells import check_cell
 
         check_cell(self, seed=seed)
 

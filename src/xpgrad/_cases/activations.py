@@ -11,8 +11,8 @@ import numpy as np
 
 from xpgrad._operators.declaration import DECLARED
 
-from .._testing import to_numpy
-from .case import Arrays, Case, KernelCases, Oracle, draw, from_differences, run_vjp
+from .._testing.comparing import to_numpy
+from .case import Arrays, Case, KernelCases, draw, kernel_cases, seeded
 
 __all__ = ["ACTIVATIONS", "DEFINITIONS"]
 
@@ -346,22 +346,13 @@ def _from_torch(function: Callable[..., Any], namespace: str, case: Case) -> Arr
 
 
 def _kernel(operator: ActivationCase) -> KernelCases:
-    oracles = [
-        Oracle("reference", functools.partial(_from_definition, operator)),
-        Oracle("differences", functools.partial(from_differences, operator.name), floor=1e-7),
-        Oracle("autograd", functools.partial(_from_torch, operator.definition, "torch"), module="torch"),
-    ]
-    if operator.peer is not None:
-        peer = functools.partial(_from_torch, operator.peer, "functional")
-        oracles.append(Oracle("torch.nn", peer, module="torch"))
-    return KernelCases(
+    peer = operator.peer and functools.partial(_from_torch, operator.peer, "functional")
+    return kernel_cases(
         operator.name,
-        {
-            name: functools.partial(operator.case, seed=seed, **option)
-            for seed, (name, option) in enumerate(operator.options.items())
-        },
-        functools.partial(run_vjp, operator.name),
-        oracles,
+        seeded(operator.case, operator.options),
+        functools.partial(_from_definition, operator),
+        functools.partial(_from_torch, operator.definition, "torch"),
+        peer,
     )
 
 

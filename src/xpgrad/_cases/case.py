@@ -12,7 +12,7 @@ import xpgrad
 from xpgrad._operators.axes import gradient_name
 from xpgrad._operators.vjp import rule_of
 
-from .._testing import numerical_jacobian
+from .._testing.differences import numerical_jacobian, pull_back
 
 __all__ = [
     "Array",
@@ -22,10 +22,9 @@ __all__ = [
     "Oracle",
     "draw",
     "from_differences",
+    "kernel_cases",
     "named_results",
-    "oracles_of",
     "resets_of",
-    "run_vjp",
     "seeded",
     "sum_or_stack",
 ]
@@ -48,7 +47,7 @@ class Case(NamedTuple):
     gradient_attributes: Mapping[str, Any] = {}
     """Attributes that only the gradient takes."""
     sample_axes: Mapping[str, int] = {}
-    """Which axis of X and of each cotangent the samples have."""
+    """Which axis the samples have, of all arguments and cotangents but parameters."""
     numbers: Any = None
     """What an operator's oracles know of the case besides its attributes."""
     weights: Mapping[str, Any] = {}
@@ -99,26 +98,30 @@ def named_results(case: Case, outputs: Any, grads: Any) -> dict[str, Array]:
     return named | {f"gradient of {name}": getattr(grads, gradient_name(name)) for name in case.arguments}
 
 
-def oracles_of(
+def kernel_cases(
     name: str,
-    op: Any,
-    from_reference: Callable[[Any, Case], Arrays],
-    from_autograd: Callable[[Any, Case], Arrays],
-) -> tuple[Oracle, ...]:
-    """The oracles of a kernel that has a naive reference: PyTorch's autograd of this is one of them."""
-    return (
-        Oracle("reference", functools.partial(from_reference, op)),
+    options: Mapping[str, Callable[..., Case]],
+    reference: Callable[[Case], Arrays | None],
+    autograd: Callable[[Case], Arrays | None] | None = None,
+    module: Callable[[Case], Arrays | None] | None = None,
+) -> KernelCases:
+    """A kernel, held against its reference, central differences, and what PyTorch has of it."""
+    oracles = [
+        Oracle("reference", reference),
         Oracle("differences", functools.partial(from_differences, name), floor=1e-7),
-        Oracle("autograd", functools.partial(from_autograd, op), module="torch"),
-    )
+    ]
+    for label, compute in (("autograd", autograd), ("torch.nn", module)):
+        if compute is not None:
+            oracles.append(Oracle(label, compute, module="torch"))
+    return KernelCases(name, options, functools.partial(run_vjp, name), oracles)
 
 
 def seeded(
-    make: Callable[..., Case], op: Any, options: Mapping[str, Mapping[str, Any]]
+    make: Callable[..., Case], options: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Callable[..., Case]]:
     """A case of each option, with a seed of its own."""
     return {
-        name: functools.partial(make, op, seed=seed, **option)
+        name: functools.partial(make, seed=seed, **option)
         for seed, (name, option) in enumerate(options.items())
     }
 
@@ -150,13 +153,7 @@ def from_differences(kernel: str, case: Case) -> Arrays | None:
 
     def pullback(cotangents: Arrays) -> dict[str, np.ndarray]:
         return {
-            name: sum(
-                (
-                    np.tensordot(cotangent, jacobian, axes=cotangent.ndim)
-                    for cotangent, jacobian in zip(cotangents.values(), jacobians[name], strict=True)
-                ),
-                start=np.zeros(argument.shape),
-            )
+            name: pull_back(jacobians[name], cotangents.values(), argument.shape)
             for name, argument in case.arguments.items()
         }
 
@@ -178,8 +175,7 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
                 alone[name] = cotangent.copy()
                 np.moveaxis(alone[name], axis, 0)[others] = 0
             samples.append(pullback(alone))
-        vectors = {"B", "P", "gamma", "beta", "gamma_c", "beta_c", "decay_x", "decay_h", "mean"}
-        for name in ({"W", "R", "S"} | vectors) & set(grads):
+        for name in set(grads) - set(case.sample_axes):
             each = np.stack([sample[name] for sample in samples])
             if case.weights:
                 each *= case.weights["sample_weight"].reshape(-1, *(1 for _ in each.shape[1:]))

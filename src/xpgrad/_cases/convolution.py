@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._conv.choice import METHODS
-from .._testing import conv_grad_reference, conv_reference, to_numpy
-from .case import Arrays, Case, KernelCases, Oracle, draw, from_differences, run_vjp, sum_or_stack
+from .._testing.comparing import to_numpy
+from .._testing.convolution import conv_grad_reference, conv_reference
+from .case import Arrays, Case, KernelCases, draw, kernel_cases, seeded, sum_or_stack
 
 __all__ = ["CONVOLUTIONS"]
 
@@ -215,18 +216,11 @@ def _from_torch(transposed: bool, case: Case) -> dict[str, np.ndarray]:
 
 def _kernel(name: str, options: Mapping[str, Mapping[str, Any]]) -> KernelCases:
     transposed = name == "conv_transpose"
-    return KernelCases(
+    return kernel_cases(
         name,
-        {
-            option: functools.partial(_case, transposed, seed=seed, **settings)
-            for seed, (option, settings) in enumerate(options.items())
-        },
-        functools.partial(run_vjp, name),
-        (
-            Oracle("reference", _from_transposed_reference if transposed else _from_reference),
-            Oracle("differences", functools.partial(from_differences, name), floor=1e-7),
-            Oracle("torch.nn", functools.partial(_from_torch, transposed), module="torch"),
-        ),
+        seeded(functools.partial(_case, transposed), options),
+        _from_transposed_reference if transposed else _from_reference,
+        module=functools.partial(_from_torch, transposed),
     )
 
 

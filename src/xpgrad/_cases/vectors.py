@@ -13,7 +13,7 @@ import xpgrad
 from xpgrad._operators.axes import gradient_name
 from xpgrad._operators.vjp import rule_of
 
-from .._testing import relative_error
+from .._testing.comparing import relative_error
 from .case import Case, KernelCases, from_differences
 from .kernels import KERNELS
 

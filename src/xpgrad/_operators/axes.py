@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xpgrad.cells import Cell
 
-__all__ = ["AXES", "ELEMENTWISE", "axes_of_cell", "gradient_name"]
+__all__ = ["AXES", "ELEMENTWISE", "axes_of_cell", "gradient_name", "in_layout", "shape_of"]
 
 
 def gradient_name(operand: str) -> str:
@@ -49,3 +49,22 @@ def axes_of_cell(cell: Cell) -> dict[str, str]:
     axes |= {name: "T D N H" if name.endswith("_all") else "D N H" for name in cell.cotangents}
     kept = {name: width for name, width in cell.saved.items() if name not in cell.cotangents}
     return axes | {name: f"T D N {f'{width}H' if width > 0 else -width}" for name, width in kept.items()}
+
+
+def shape_of(axes: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an array with these axes, for the sizes of their letters; numbers stand for themselves."""
+
+    def size(axis: str) -> int:
+        if axis in sizes or axis.isdigit():
+            return sizes[axis] if axis in sizes else int(axis)
+        return int(axis[:-1]) * sizes[axis[-1]]
+
+    return tuple(map(size, axes.split()))
+
+
+def in_layout(axes: str, layout: object) -> str:
+    """The axes in a layout: 1 has the batch in front."""
+    own = axes.split()
+    if layout and "N" in own:
+        own.insert(0, own.pop(own.index("N")))
+    return " ".join(own)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xpgrad
-from xpgrad._operators.axes import AXES, ELEMENTWISE, gradient_name
+from xpgrad._operators.axes import AXES, ELEMENTWISE, gradient_name, in_layout
 from xpgrad._operators.types import array_arguments, result_type
 from xpgrad._operators.units import unit_of
 from xpgrad._operators.vjp import rule_of
@@ -157,12 +157,9 @@ class KernelDescription:
         """The axes of an operand or output for these attributes."""
         if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
             return []
-        axes = self.shapes[name].split()
+        axes = in_layout(self.shapes[name], attributes.get("layout")).split()
         if attributes.get("input_major") and name in _WEIGHTS:
             axes[-2:] = reversed(axes[-2:])
-        if attributes.get("layout") and "N" in axes:
-            axes.remove("N")
-            axes.insert(0, "N")
         return axes
 
     def batch_axis(self, name: str, attributes: Mapping[str, Any]) -> int | None:

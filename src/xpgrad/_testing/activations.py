@@ -83,34 +83,6 @@ def activate(xp: Any, activation: ReferenceActivation, x: Array) -> Array:
     return xp.logaddexp(x, zero)  # softplus
 
 
-def slope_at(activation: ReferenceActivation, x: np.ndarray) -> np.ndarray:
-    """Derivative of an activation at x."""
-    name, alpha, beta = activation
-    if name == "sigmoid":
-        y = 0.5 * (1 + np.tanh(0.5 * x))
-        return y * (1 - y)
-    if name == "tanh":
-        return 1 - np.tanh(x) ** 2
-    if name == "relu":
-        return np.where(x > 0, 1.0, 0.0)
-    if name == "affine":
-        return np.full_like(x, alpha)
-    if name == "leakyrelu":
-        return np.where(x > 0, 1.0, alpha)
-    if name == "thresholdedrelu":
-        return np.where(x > alpha, 1.0, 0.0)
-    if name == "scaledtanh":
-        return alpha * beta * (1 - np.tanh(beta * x) ** 2)
-    if name == "hardsigmoid":
-        y = alpha * x + beta
-        return np.where((y > 0) & (y < 1), alpha, 0.0)
-    if name == "elu":
-        return np.where(x > 0, 1.0, alpha * np.exp(np.minimum(x, 0)))
-    if name == "softsign":
-        return 1 / (1 + np.abs(x)) ** 2
-    return 0.5 * (1 + np.tanh(0.5 * x))  # softplus
-
-
 def slope_from_output(activation: ReferenceActivation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Derivative of an activation where its value is y; x is used only where y does not tell the branch."""
     name, alpha, beta = activation

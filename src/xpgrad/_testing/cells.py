@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,7 @@ from array_api_compat import array_namespace, device
 
 from xpgrad._testing.comparing import assert_close
 from xpgrad._testing.differences import check_vjp
-from xpgrad._testing.sequences import lengths_of, time_order
+from xpgrad._testing.sequences import each_step, lengths_of
 
 if TYPE_CHECKING:
     from xpgrad._operators.units import Unit
@@ -138,38 +137,29 @@ def _over_sequences(
     given: dict[str, Any] = {kind: array for kind, array in weights.items() if step.blocks.get(kind)}
     kind, parameter = next(iter(given.items()))
     xp, (T, N, _), D = array_namespace(X), X.shape, parameter.shape[0]
-    count, H = len(step.states), parameter.shape[1] // len(step.blocks[kind])
+    H = parameter.shape[1] // len(step.blocks[kind])
     own_xp = xp if step.heads == 1 else _OfHeads(xp, step.heads)
-    lengths = lengths_of(sequence_lens, T, N)
     zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
-    over_time: dict[tuple[int, int, int, int], Array] = {}
-    ends: dict[tuple[int, int, int], Array] = {}
-    for d, n in itertools.product(range(D), range(N)):
+
+    def begin(d: int, n: int) -> tuple[Array, ...]:
+        return tuple(initial[name][d, n, :] if name in initial else zeros for name in step.states)
+
+    def visit(t: int, d: int, n: int, states: tuple[Array, ...]) -> tuple[Array, ...]:
         taken = {
             kind: _Blocks(array[d, ...], step.blocks[kind], kind != "v", step.heads if kind == "R" else 1)
             for kind, array in given.items()
         }
-        states = [initial[name][d, n, :] if name in initial else zeros for name in step.states]
-        for t in time_order(direction, d, lengths[n]):
-            named = dict(zip(step.states, states, strict=True))
-            beside = {
-                name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :]
-                for name, names in step.inputs.items()
-            }
-            after = step.formula(own_xp, X[t, n, :], **named, **taken, **beside)
-            states = list(after) if isinstance(after, tuple | list) else [after]
-            over_time |= {(k, t, d, n): state for k, state in enumerate(states)}
-        ends |= {(k, d, n): state for k, state in enumerate(states)}
+        beside = {
+            name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :]
+            for name, names in step.inputs.items()
+        }
+        named = dict(zip(step.states, states, strict=True))
+        after = step.formula(own_xp, X[t, n, :], **named, **taken, **beside)
+        return tuple(after) if isinstance(after, tuple | list) else (after,)
 
-    def stack(found: Mapping[Any, Array], k: int, *shape: int) -> Array:
-        keys = itertools.product([k], *map(range, shape))
-        rows = [found.get(key, zeros) for key in keys]
-        return xp.reshape(xp.stack(rows), (*shape, H)) if rows else xp.zeros((*shape, H), dtype=X.dtype)
-
-    return (
-        *(stack(over_time, k, T, D, N) for k in range(count)),
-        *(stack(ends, k, D, N) for k in range(count)),
-    )
+    padding = [zeros] * len(step.states)
+    over_time, ends = each_step(visit, begin, padding, T, lengths_of(sequence_lens, T, N), D, direction)
+    return (*over_time, *ends)
 
 
 def unit_reference(unit: Unit, formula: Callable[..., Any]) -> Callable[..., tuple[Array, ...]]:

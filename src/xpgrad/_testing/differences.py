@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -198,7 +198,7 @@ def check_vjp(
                 raise AssertionError(f"{operator}: wrote to its input {label} (cotangents for {said})")
         known = [v if g else None for v, g in zip(values, given, strict=True)]
         for name, argument in arguments.items():
-            desired = _pull_back(jacobians[name], known, tuple(argument.shape))
+            desired = pull_back(jacobians[name], known, tuple(argument.shape))
             _assert_gradient(results[name], desired, argument, operator, name, said, rtol, atol)
 
 
@@ -225,9 +225,10 @@ def _assert_gradient(
         )
 
 
-def _pull_back(
-    jacobians: Sequence[np.ndarray], cotangents: Sequence[np.ndarray | None], shape: tuple[int, ...]
+def pull_back(
+    jacobians: Sequence[np.ndarray], cotangents: Iterable[np.ndarray | None], shape: tuple[int, ...]
 ) -> np.ndarray:
+    """The gradient of an argument of that shape, from its Jacobians and the cotangents of the outputs."""
     total = np.zeros(shape)
     for jacobian, cotangent in zip(jacobians, cotangents, strict=True):
         if cotangent is not None:

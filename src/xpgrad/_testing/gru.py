@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from xpgrad._testing.activations import ReferenceActivation, activate, read_activations
-from xpgrad._testing.sequences import Track, bounded, gate_slope, walk, walk_back
+from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk, walk_back
 from xpgrad.gru import GRUForward, GRUGrads
 
 Array = Any
@@ -221,20 +221,11 @@ def gru_grad_reference(
         "gru_grad_reference", activations, activation_alpha, activation_beta, D, _GRU_ACTIVATIONS
     )
 
-    def step(
-        d: int,
-        x: Array,
-        before: list,
-        after: list,
-        gates: Array,
-        cotangents: list,
-        w: Array,
-        r: Array,
-        b: Array,
-    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-        [h_prev], [dh] = before, cotangents
-        z, reset, n = np.split(gates, 3)
-        f_act, g_act = acts[d]
+    def step(at: StepBack) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        [h_prev], [dh] = at.before, at.cotangents
+        x, w, r, b = at.x, at.W, at.R, at.b
+        z, reset, n = np.split(at.gates, 3)
+        f_act, g_act = acts[at.d]
         R_z, R_r, R_h = np.split(r, 3)
         b_x, b_h = b[: 3 * H], b[3 * H :]
 

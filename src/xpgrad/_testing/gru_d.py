@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from xpgrad._testing.sequences import lengths_of, time_order
+from xpgrad._testing.sequences import each_step, lengths_of
 
 Array = Any
 
@@ -55,7 +54,7 @@ def gru_d_reference(
     (5, 1, 2, 4)
     """
     xp, (T, N, I), (D, rows, _) = array_namespace(X), X.shape, R.shape
-    H, lengths = rows // 3, lengths_of(sequence_lens, X.shape[0], X.shape[1])
+    H, lengths = rows // 3, lengths_of(sequence_lens, T, N)
     zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
 
     def decay(x: Array) -> Array:
@@ -78,18 +77,13 @@ def gru_d_reference(
         z, r = sigmoid(pz + xp.matmul(Rz, h)), sigmoid(pr + xp.matmul(Rr, h))
         return last, (1 - z) * h + z * xp.tanh(ph + xp.matmul(Rh, r * h))
 
-    steps: dict[tuple[int, int, int], Array] = {}
-    ends: dict[tuple[int, int], Array] = {}
-    for d, n in itertools.product(range(D), range(N)):
-        h = zeros if initial_h is None else initial_h[d, n, :]
-        last = 0 * X[0, n, :] if mean is None else mean[d, :]
-        for t in time_order(direction, d, lengths[n]):
-            last, h = step(d, X[t, n, :], mask[t, n, :], delta[t, n, :], last, h)
-            steps[t, d, n] = h
-        ends[d, n] = h
+    def begin(d: int, n: int) -> tuple[Array, ...]:
+        state = zeros if initial_h is None else initial_h[d, n, :]
+        return (0 * X[0, n, :] if mean is None else mean[d, :]), state
 
-    def stack(found: dict[Any, Array], *shape: int) -> Array:
-        values = [found.get(key, zeros) for key in itertools.product(*map(range, shape))]
-        return xp.reshape(xp.stack(values), (*shape, H)) if values else xp.zeros((*shape, H), dtype=X.dtype)
+    def visit(t: int, d: int, n: int, before: tuple[Array, ...]) -> tuple[Array, ...]:
+        return step(d, X[t, n, :], mask[t, n, :], delta[t, n, :], *before)
 
-    return stack(steps, T, D, N), stack(ends, D, N)
+    padding = xp.zeros((I,), dtype=X.dtype, device=device(X)), zeros
+    (_, H_all), (_, H_t) = each_step(visit, begin, padding, T, lengths, D, direction)
+    return H_all, H_t

@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 
 from xpgrad._testing.activations import activate, read_activations
 from xpgrad._testing.lstm import LSTM_ACTIVATIONS
-from xpgrad._testing.sequences import walk
+from xpgrad._testing.sequences import bounded, walk
 
 Array = Any
 
@@ -18,13 +18,6 @@ def _normalized(xp: Any, z: Array, scale: Array, shift: Array, epsilon: float) -
     centered = z - xp.mean(z)
     variance = xp.mean(centered * centered)
     return xp.astype(scale, z.dtype) * centered / xp.sqrt(variance + epsilon) + xp.astype(shift, z.dtype)
-
-
-def _clipped(xp: Any, z: Array, clip: float | None) -> Array:
-    if clip is None:
-        return z
-    bound = xp.zeros_like(z) + clip
-    return xp.where(z > bound, bound, xp.where(z < -bound, -bound, z))
 
 
 def layer_norm_lstm_reference(
@@ -90,7 +83,7 @@ def layer_norm_lstm_reference(
         z = z + _normalized(xp, xp.matmul(R, states[0]), gamma[d, 1, :], beta[d, 1, :], epsilon)
         if b is not None:
             z = z + b[: 4 * H] + b[4 * H :]
-        z_i, z_o, z_f, z_c = (_clipped(xp, z[k * H : (k + 1) * H], clip) for k in range(4))
+        z_i, z_o, z_f, z_c = (bounded(xp, z[k * H : (k + 1) * H], clip) for k in range(4))
         c = activate(xp, f, z_f) * states[1] + activate(xp, f, z_i) * activate(xp, g, z_c)
         normal = _normalized(xp, c, gamma_c[d, :], beta_c[d, :], epsilon)
         return (activate(xp, f, z_o) * activate(xp, h, normal), c), z
@@ -161,8 +154,8 @@ def layer_norm_gru_reference(
         p = _normalized(xp, xp.matmul(R, h), gamma[d, 1, :], beta[d, 1, :], epsilon)
         if b is not None:
             a, p = a + b[: 3 * H], p + b[3 * H :]
-        z, r = (activate(xp, f, _clipped(xp, (a + p)[k * H : (k + 1) * H], clip)) for k in range(2))
-        n = activate(xp, g, _clipped(xp, a[2 * H :] + r * p[2 * H :], clip))
+        z, r = (activate(xp, f, bounded(xp, (a + p)[k * H : (k + 1) * H], clip)) for k in range(2))
+        n = activate(xp, g, bounded(xp, a[2 * H :] + r * p[2 * H :], clip))
         return ((1 - z) * n + z * h,), a
 
     over_time, ends, _ = walk(step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout, reset=reset)

@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from xpgrad._testing.activations import ReferenceActivation, activate, read_activations, slope_at
-from xpgrad._testing.sequences import Track, bounded, gate_slope, walk, walk_back
+from xpgrad._testing.activations import (
+    ReferenceActivation,
+    activate,
+    read_activations,
+    slope_from_output,
+)
+from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk, walk_back
 from xpgrad.lstm import LSTMForward, LSTMGrads
 
 Array = Any
@@ -248,22 +253,14 @@ def lstm_grad_reference(
         "lstm_grad_reference", activations, activation_alpha, activation_beta, D, LSTM_ACTIVATIONS
     )
 
-    def step(
-        d: int,
-        x: Array,
-        before: list,
-        after: list,
-        gates: Array,
-        cotangents: list,
-        w: Array,
-        r: Array,
-        b: Array,
-    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-        (h_prev, c_prev), (_, c), (dh, dc) = before, after, cotangents
-        i, o, f, g = np.split(gates, 4)
-        f_act, g_act, h_act = acts[d]
+    def step(at: StepBack) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        (h_prev, c_prev), (_, c), (dh, dc) = at.before, at.after, at.cotangents
+        x, w, r, b = at.x, at.W, at.R, at.b
+        i, o, f, g = np.split(at.gates, 4)
+        f_act, g_act, h_act = acts[at.d]
         c = c if zoneout_c is None else f * c_prev + i * g  # what the step made
-        p_i, p_o, p_f = np.split(peepholes[d], 3)
+        squashed = activate(np, h_act, c)
+        p_i, p_o, p_f = np.split(peepholes[at.d], 3)
 
         # slopes of the four gates with respect to their arguments z
         z = w @ x + r @ h_prev + b[: 4 * H] + b[4 * H :]
@@ -275,8 +272,8 @@ def lstm_grad_reference(
             )
         )
 
-        dz_o = dh * activate(np, h_act, c) * s_o
-        dc = dc + dh * o * slope_at(h_act, c) + into_state * p_o * dz_o
+        dz_o = dh * squashed * s_o
+        dc = dc + dh * o * slope_from_output(h_act, squashed, c) + into_state * p_o * dz_o
         if input_forget:
             dz_i, dz_f = dc * (g - c_prev) * s_i, np.zeros(H)
         else:
@@ -289,7 +286,7 @@ def lstm_grad_reference(
             "R": np.outer(dz, h_prev),
             "B": np.concatenate([dz, dz]),
             "P": np.concatenate([dz_i * c_prev, dz_o * c, dz_f * c_prev]),
-            "made": o * activate(np, h_act, c),
+            "made": o * squashed,
         }
         return found, [r.T @ dz, dc * f + into_state * (p_i * dz_i + p_f * dz_f)]
 

@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from xpgrad._testing.activations import activate, read_activations
-from xpgrad._testing.sequences import Track, bounded, gate_slope, walk, walk_back
+from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk, walk_back
 from xpgrad.rnn import RNNForward, RNNGrads
 
 Array = Any
@@ -157,20 +157,11 @@ def rnn_grad_reference(
         "rnn_grad_reference", activations, activation_alpha, activation_beta, D, _RNN_ACTIVATIONS
     )
 
-    def step(
-        d: int,
-        x: Array,
-        before: list,
-        after: list,
-        gates: Array,
-        cotangents: list,
-        w: Array,
-        r: Array,
-        b: Array,
-    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-        [h_prev], [h], [dh] = before, after, cotangents
+    def step(at: StepBack) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        [h_prev], [h], [dh] = at.before, at.after, at.cotangents
+        x, w, r, b = at.x, at.W, at.R, at.b
         a = w @ x + r @ h_prev + b[:H] + b[H:]
-        da = dh * gate_slope(acts[d][0], h, a, clip)
+        da = dh * gate_slope(acts[at.d][0], h, a, clip)
         found = {
             "X": w.T @ da,
             "W": np.outer(da, x),

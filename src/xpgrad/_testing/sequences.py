@@ -21,23 +21,64 @@ _TIME_FIRST = {3: (1, 0, 2), 4: (1, 2, 0, 3)}
 """The way back."""
 
 
-def time_order(direction: str, d: int, length: int) -> range:
+def _runs_backwards(direction: str, d: int) -> bool:
+    return direction == "reverse" or d == 1
+
+
+def _time_order(direction: str, d: int, length: int) -> range:
     """Steps of one sample in the order in which direction d visits them."""
-    backwards = direction == "reverse" or d == 1
-    return range(length - 1, -1, -1) if backwards else range(length)
+    return range(length - 1, -1, -1) if _runs_backwards(direction, d) else range(length)
 
 
 def lengths_of(sequence_lens: Array | None, steps: int, samples: int) -> list[int]:
     return [steps] * samples if sequence_lens is None else [int(sequence_lens[n]) for n in range(samples)]
 
 
-def first_steps(reset: Array | None, n: int, length: int, order: range, layout: int) -> set[int]:
-    """Steps of one sample before which a reset clears the state, in the order in which they are visited."""
-    if reset is None:
-        return set()
-    own = reset[n, :] if layout == 1 else reset[:, n]
-    backwards = order.step < 0  # a reset is between its step and the one before it in time
-    return {t - backwards for t in range(backwards, length) if bool(own[t])}
+def _is_cleared(
+    reset: Array | None, t: int, n: int, length: int, direction: str, d: int, layout: int
+) -> bool:
+    """Whether a reset stands between a step of one sample and the one that is visited before it."""
+    place = t + _runs_backwards(direction, d)  # a reset is between its step and the one before it in time
+    if reset is None or place == length:
+        return False
+    return bool(reset[n, place] if layout == 1 else reset[place, n])
+
+
+def each_step(
+    visit: Callable[[int, int, int, tuple[Array, ...]], tuple[Array, ...]],
+    begin: Callable[[int, int], tuple[Array, ...]],
+    padding: Sequence[Array],
+    steps: int,
+    lengths: Sequence[int],
+    directions: int,
+    direction: str,
+) -> tuple[list[Array], list[Array]]:
+    """What steps make, over time (T, D, N, ...) and at the sequences' ends (D, N, ...).
+
+    ``visit(t, d, n, before)`` takes a step of one sample from what the step before it made to what it makes:
+    several arrays. ``begin(d, n)`` is before the first step, `padding` past a sequence's end.
+    """
+    over_time: dict[tuple[int, ...], tuple[Array, ...]] = {}
+    ends: dict[tuple[int, ...], tuple[Array, ...]] = {}
+    for d, n in itertools.product(range(directions), range(len(lengths))):
+        made = begin(d, n)
+        for t in _time_order(direction, d, lengths[n]):
+            made = over_time[t, d, n] = visit(t, d, n, made)
+        ends[d, n] = made
+
+    def stack(found: Mapping[tuple[int, ...], tuple[Array, ...]], *shape: int) -> list[Array]:
+        rows = [found.get(key, padding) for key in itertools.product(*map(range, shape))]
+        return [_stacked([row[k] for row in rows], one, shape) for k, one in enumerate(padding)]
+
+    return stack(over_time, steps, directions, len(lengths)), stack(ends, directions, len(lengths))
+
+
+def _stacked(rows: Sequence[Array], padding: Array, shape: tuple[int, ...]) -> Array:
+    """Rows as one array with these first axes."""
+    xp, whole = array_namespace(padding), (*shape, *padding.shape)
+    if not rows:
+        return xp.zeros(whole, dtype=padding.dtype, device=device(padding))
+    return xp.reshape(xp.stack(rows), whole)
 
 
 def walk(
@@ -78,46 +119,47 @@ def walk(
     T, N, D, H = X.shape[0], X.shape[1], W.shape[0], R.shape[1] // gates
     widths = [R.shape[2], H][: len(initial)]
     lengths = lengths_of(sequence_lens, T, N)
+    *zeros, no_gates = (xp.zeros((size,), dtype=work, device=device(X)) for size in (*widths, gates * H))
 
-    def zeros(*shape: int) -> Array:
-        return xp.zeros(shape, dtype=work, device=device(X))
+    def begin(d: int, n: int) -> tuple[Array, ...]:
+        given = zip(initial, zeros, strict=True)
+        return *(zero if state is None else state[d, n, :] for state, zero in given), no_gates
 
-    steps = {}  # (t, d, n) -> states, gates
-    ends = {}  # (d, n) -> states
-    for d, n in itertools.product(range(D), range(N)):
-        states = tuple(
-            zeros(width) if state is None else state[d, n, :]
-            for state, width in zip(initial, widths, strict=True)
-        )
-        b = None if B is None else B[d, :]
+    def visit(t: int, d: int, n: int, before: tuple[Array, ...]) -> tuple[Array, ...]:
+        states = tuple(zeros if _is_cleared(reset, t, n, lengths[n], direction, d, layout) else before[:-1])
         r = R[d, :, :] if recurrent_mask is None else R[d, :, :] * recurrent_mask[d, n, :]
-        order = time_order(direction, d, lengths[n])
-        cleared = first_steps(reset, n, lengths[n], order, layout)
-        for t in order:
-            if t in cleared:
-                states = tuple(map(zeros, widths))
-            made, values = step(d, X[t, n, :], states, W[d, :, :], r, b)
-            if S is not None:
-                made = xp.matmul(S[d, :, :], made[0]), *made[1:]
-            states = tuple(
-                new if share is None else share[t, d, n, :] * old + (1 - share[t, d, n, :]) * new
-                for new, old, share in zip(made, states, kept, strict=False)
-            )
-            steps[t, d, n] = *states, values
-        ends[d, n] = states
+        made, values = step(d, X[t, n, :], states, W[d, :, :], r, None if B is None else B[d, :])
+        if S is not None:
+            made = xp.matmul(S[d, :, :], made[0]), *made[1:]
+        after = (
+            new if share is None else share[t, d, n, :] * old + (1 - share[t, d, n, :]) * new
+            for new, old, share in zip(made, states, kept, strict=False)
+        )
+        return *after, values
 
-    def stack(rows: list[Array], *shape: int) -> Array:
-        whole = xp.reshape(xp.stack(rows), shape) if rows and 0 not in shape else zeros(*shape)
+    def finished(whole: Array) -> Array:
         return xp.astype(xp.permute_dims(whole, _BATCH_FIRST[whole.ndim]) if layout == 1 else whole, dtype)
 
-    padding = *map(zeros, widths), zeros(gates * H)
-    cells = [steps.get(key, padding) for key in itertools.product(range(T), range(D), range(N))]
-    last = [ends[key] for key in itertools.product(range(D), range(N))]
-    return (
-        [stack([cell[k] for cell in cells], T, D, N, width) for k, width in enumerate(widths)],
-        [stack([end[k] for end in last], D, N, width) for k, width in enumerate(widths)],
-        stack([cell[-1] for cell in cells], T, D, N, gates * H),
-    )
+    found = each_step(visit, begin, (*zeros, no_gates), T, lengths, D, direction)
+    (*over_time, values), (*ends, _) = ([finished(whole) for whole in part] for part in found)
+    return over_time, ends, values
+
+
+class StepBack(NamedTuple):
+    """One sample's step in direction d, with what its gradient needs."""
+
+    d: int
+    x: np.ndarray
+    before: list[np.ndarray]
+    """The states before the step."""
+    after: list[np.ndarray]
+    """The states after it."""
+    gates: np.ndarray
+    cotangents: list[np.ndarray]
+    """Of the states after it."""
+    W: np.ndarray
+    R: np.ndarray
+    b: np.ndarray
 
 
 class Track(NamedTuple):
@@ -130,7 +172,7 @@ class Track(NamedTuple):
 
 
 def walk_back(
-    step: Callable[..., tuple[dict[str, np.ndarray], list[np.ndarray]]],
+    step: Callable[[StepBack], tuple[dict[str, np.ndarray], list[np.ndarray]]],
     X: Array,
     W: Array,
     R: Array,
@@ -150,9 +192,8 @@ def walk_back(
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Gradients of X and the parameters by name, and of the initial states, in the layout and dtype of X.
 
-    ``step(d, x, before, after, gates, cotangents, W, R, b)`` takes one sample's step, with its states before
-    and after it and the cotangents of the latter, to what it adds to the gradients, by name, and to the
-    cotangents of the states before it. `parameters` holds the length of each vector of parameters; B is given
+    `step` takes one sample's step to what it adds to the gradients, by name, and to the cotangents of the
+    states before it. `parameters` holds the length of each vector of parameters; B is given
     to the step as zeros where it is None. S, the mask and zoneout are as for `walk`; with S, "made" is what
     a step projects.
     """
@@ -185,11 +226,10 @@ def walk_back(
     sums |= {} if projection is None else {"S": np.zeros((N, *projection.shape))}
     for d, n in itertools.product(range(D), range(N)):
         cotangents = [end[d, n] for end in grads_end]
-        order = time_order(direction, d, lengths[n])
-        cleared = first_steps(reset, n, lengths[n], order, layout)
+        order = _time_order(direction, d, lengths[n])
         for k in reversed(range(len(order))):
             t = order[k]
-            kept_on = t not in cleared
+            kept_on = not _is_cleared(reset, t, n, lengths[n], direction, d, layout)
             before = [a[d, n] * kept_on for a in ([a[order[k - 1]] for a in over_time] if k else initial)]
             after = [a[t, d, n] for a in over_time]
             cotangents = [c + g[t, d, n] for c, g in zip(cotangents, grads_over_time, strict=True)]
@@ -199,7 +239,7 @@ def walk_back(
             if projection is not None:
                 made[0] = projection[d].T @ projected
             masked = r[d] * mask[d, n]
-            found, back = step(d, x[t, n], before, after, values[t, d, n], made, w[d], masked, b[d])
+            found, back = step(StepBack(d, x[t, n], before, after, values[t, d, n], made, w[d], masked, b[d]))
             found["R"] = found["R"] * mask[d, n]
             if projection is not None:
                 found["S"] = np.outer(projected, found["made"])

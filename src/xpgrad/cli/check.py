@@ -35,7 +35,7 @@ from xpgrad.engine.process import guard
 
 from .._cases.case import Array, Arrays, Case, KernelCases, Oracle
 from .._cases.kernels import KERNELS
-from .._testing import dtype_name, relative_error
+from .._testing.comparing import dtype_name, relative_error
 from . import check_jax, check_keras
 from .arguments import at_least_one, not_negative, unwritable
 from .check_random import run_random
@@ -249,13 +249,7 @@ def _error(actual: Array, expected: np.ndarray) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options.
-
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        The parser of the subcommand.
-    """
+    """Declare the command's options."""
     parser.add_argument(
         "--all",
         action="store_true",
@@ -339,16 +333,8 @@ def _problem(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace) -> int:
     """Check the kernels and print the findings.
 
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The parsed arguments.
-
-    Returns
-    -------
-    int
-        0 if every error is within its tolerance; 1 if not, or if the arguments select nothing; 2 if they do
-        not go together, or if a file cannot be written.
+    Returns 0 if every error is within its tolerance; 1 if not, or if the arguments select nothing; 2 if they
+    do not go together, or if a file cannot be written.
     """
     problem = _problem(args)
     if problem:
