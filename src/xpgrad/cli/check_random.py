@@ -15,18 +15,19 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 from unittest import mock
 
 import numpy as np
 
 import xpgrad
+from xpgrad._elementwise.activation_formulas import ONNX_ACTIVATIONS
+from xpgrad._operators.axes import gradient_name, in_layout, shape_of
 from xpgrad._operators.declaration import DECLARED
-from xpgrad._operators.units import UNITS
-from xpgrad._operators.vjp import rule_of
+from xpgrad._operators.units import UNITS, Unit
 
-from .._testing import to_numpy
+from .._testing.comparing import to_numpy
 from .._testing.thresholds import near, thresholds
 from .console import message, progress
 
@@ -35,12 +36,14 @@ __all__ = ["RandomCall", "draw_call", "failure", "run_random"]
 Array = Any
 _TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2, "bfloat16": 1.6e-1}
 """Relative to the largest value of an array: sums in another order, and states rounded at every step."""
-_ACTIVATIONS = ("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus",
-                "Softsign", "Tanh", "ThresholdedRelu")  # fmt: skip
+_ACTIVATIONS = tuple(activation.name for activation in ONNX_ACTIVATIONS.values())
 _BOUNDED = ("HardSigmoid", "ScaledTanh", "Sigmoid", "Softsign", "Tanh")
 _IN_JAX = ("lstm", "gru", "rnn")
 _CHOSEN = {"lstm": 3, "gru": 2, "rnn": 1, "layer_norm_lstm": 3, "layer_norm_gru": 2}
+_CHOSEN |= {f"{name}_cell": _CHOSEN[name] for name in _IN_JAX}
 """Activations of a direction, of the operators that take them."""
+_LIKELY = {"lstm": 8, "gru": 8, "rnn": 2}
+"""How often an operator is drawn for one call of each of the others."""
 _WORK = 1 << 23
 """Multiply-adds of a recurrent call's forward, at most: the standard engine has to compute it too."""
 _LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only", "broadcast")
@@ -74,6 +77,18 @@ class RandomCall(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------ drawing
 
+_Shapes = dict[str, tuple[int, ...]]
+
+
+class _Drawn(NamedTuple):
+    """What an operator's call has, whatever its arrays are."""
+
+    function: str
+    shapes: _Shapes
+    options: Mapping[str, Any] = {}
+    lengths: tuple[int, ...] | None = None
+    gradient_options: Mapping[str, Any] = {}
+
 
 def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
     """The call with this number: the same on every machine with the same frameworks.
@@ -81,30 +96,22 @@ def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
     With `of_lengths` it is a recurrent operator on sequences of uneven lengths, with few formulas to compile.
     """
     rng = np.random.default_rng(seed)
-    functions = [_recurrent, _recurrent, _cell, _convolution, _convolution, _activation, _along_axis, _loss]
-    if of_lengths:
-        function, shapes, options, lengths, gradient = _recurrent(rng, plain=True)
-        if importlib.util.find_spec("jax") is not None and function in _IN_JAX and rng.random() < 0.05:
-            dtype, layouts = str(_pick(rng, ["float32", "float64"])), dict.fromkeys(shapes, "plain")
-            return RandomCall(
-                seed, function, "jax", dtype, shapes, layouts, options, lengths, {}, _resets(seed, function)
-            )
+    functions = [_sequence, _sequence, _step, _convolution, _convolution, _activation, _along_axis, _loss]
+    drawn = _sequence(rng, plain=True) if of_lengths else functions[rng.integers(len(functions))](rng)
+    found = importlib.util.find_spec
+    if of_lengths and drawn.function in _IN_JAX and found("jax") is not None and rng.random() < 0.05:
+        drawn = drawn._replace(gradient_options={})
+        namespace, dtype = "jax", str(_pick(rng, ["float32", "float64"]))
+    elif found("torch") is not None and rng.random() < 0.4:
+        namespace = "torch"
+        dtype = str(rng.choice(["float64", "float32", "float16", "bfloat16"], p=[0.3, 0.4, 0.15, 0.15]))
     else:
-        drawn = functions[rng.integers(len(functions))](rng)
-        apart = np.random.default_rng((seed, 5))  # so that the other calls keep their numbers
-        function, shapes, options, lengths, gradient = _of_cell(apart) if apart.random() < 0.05 else drawn
-    torch = importlib.util.find_spec("torch") is not None and rng.random() < 0.4
-    dtypes = ["float64", "float32", "float16"] + (["bfloat16"] if torch else [])
-    dtype = dtypes[rng.choice(len(dtypes), p=[0.3, 0.5, 0.2] if not torch else [0.3, 0.4, 0.15, 0.15])]
-    layouts = {name: "plain" if rng.random() < 0.6 else str(rng.choice(_LAYOUTS)) for name in shapes}
-    return RandomCall(
-        seed, function, "torch" if torch else "numpy", dtype, shapes, layouts, options, lengths, gradient,
-        _resets(seed, function),
-    )  # fmt: skip
-
-
-_Shapes = dict[str, tuple[int, ...]]
-_Drawn = tuple[str, _Shapes, dict[str, Any], tuple[int, ...] | None, dict[str, Any]]
+        namespace, dtype = "numpy", str(rng.choice(["float64", "float32", "float16"], p=[0.3, 0.5, 0.2]))
+    plain = 1.0 if namespace == "jax" else 0.6
+    layouts = {name: "plain" if rng.random() < plain else str(rng.choice(_LAYOUTS)) for name in drawn.shapes}
+    function, shapes, options, lengths, gradient = drawn
+    resets = float(_pick(rng, [0.03, 0.3, 1.0])) if function in UNITS and rng.random() < 1 / 3 else None
+    return RandomCall(seed, function, namespace, dtype, shapes, layouts, options, lengths, gradient, resets)
 
 
 def _maybe(rng: np.random.Generator, shapes: _Shapes, **optional: tuple[int, ...]) -> None:
@@ -145,15 +152,7 @@ def _lengths(rng: np.random.Generator, T: int, N: int) -> tuple[int, ...]:
     return tuple(int(n) for n in rng.integers(least, most + 1, size=N))
 
 
-def _resets(seed: int, function: str) -> float | None:
-    """The share of steps with resets, of every third call; drawn apart, so that calls keep their numbers."""
-    rng = np.random.default_rng((seed, 3))
-    if function not in UNITS or rng.random() < 2 / 3:
-        return None
-    return float(_pick(rng, [0.03, 0.3, 1.0]))
-
-
-def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
+def _wanted(rng: np.random.Generator, names: Sequence[str]) -> dict[str, Any]:
     """The wanted gradients: mostly all."""
     if rng.random() < 0.6:
         return {}
@@ -161,108 +160,70 @@ def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
 
 
 def _recurrent_options(rng: np.random.Generator, operator: str, D: int, T: int = 1) -> dict[str, Any]:
+    """Options that the operator, or its single step, has."""
     options: dict[str, Any] = {}
-    if rng.random() < 0.3:
+    has = inspect.signature(getattr(xpgrad, operator)).parameters
+    if "activations" in has and rng.random() < 0.3:
         known = _ACTIVATIONS if T < 10 else _BOUNDED  # many steps of others leave the range of float16
         options["activations"] = [str(_pick(rng, known)) for _ in range(_CHOSEN[operator] * D)]
-    if rng.random() < 0.25:
+    if "clip" in has and rng.random() < 0.25:
         options["clip"] = float(rng.uniform(0.3, 3))
-    if operator in ("lstm", "gru") and rng.random() < 0.4:
-        flag = "input_forget" if operator == "lstm" else "linear_before_reset"
-        options[flag] = True if operator == "lstm" else 1
+    for flag, value in (("input_forget", True), ("linear_before_reset", 1)):
+        if flag in has and rng.random() < 0.4:
+            options[flag] = value
     return options
 
 
-def _recurrent(rng: np.random.Generator, plain: bool = False) -> _Drawn:
-    """With `plain` it has lengths, and neither chosen activations nor clip."""
-    names = ["lstm", "lstm", "gru", "gru", "rnn", "layer_norm_lstm", "layer_norm_gru"]
-    operator = str(rng.choice(names, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05]))
-    gates = UNITS[operator].rows
-    T, N, I, H = _sequence_sizes(rng, gates)
-    if operator.startswith("layer_norm"):
+def _unit_shapes(
+    rng: np.random.Generator, unit: Unit, function: str, sizes: Mapping[str, int], layout: int = 0
+) -> tuple[_Shapes, list[str]]:
+    """The shapes of a call of a recurrent operator or of its step; and the names of its operands."""
+    is_step = function == unit.step_name
+    axes, known = (unit.step_axes, unit.step_arguments) if is_step else (unit.axes, unit.graded)
+    has = inspect.signature(getattr(xpgrad, function)).parameters
+    names = [
+        x for x in known if x != "S" and (has[x].default is inspect.Parameter.empty or rng.random() < 0.5)
+    ]
+    outputs = unit.shown(function)
+    if "m" in unit.states:  # the stabilizer's scale: half precision cannot tell the larger of two gates
+        outputs = tuple(name for name in outputs if name[0] == "H")
+    seeds = [name for name in outputs if rng.random() < 0.5] or outputs[:1]
+    cotangents = unit.step_cotangents if is_step else unit.cotangents
+    places = {name: name for name in names} | {cotangents[name]: name for name in seeds}
+    shapes = {name: shape_of(in_layout(axes[place], layout), sizes) for name, place in places.items()}
+    return shapes, names
+
+
+def _sequence(rng: np.random.Generator, plain: bool = False) -> _Drawn:
+    """A recurrent operator; with `plain` on uneven lengths, and without options that are compiled apart."""
+    likely = np.asarray([_LIKELY.get(name, 1) for name in UNITS])
+    unit = UNITS[str(rng.choice([*UNITS], p=likely / likely.sum()))]
+    T, N, I, H = _sequence_sizes(rng, unit.rows)
+    if unit.name.startswith("layer_norm"):
         H = max(H, 2)  # one number less its mean is 0: its gradient is nothing but rounding errors, enlarged
     direction = str(_pick(rng, ["forward", "forward", "reverse", "bidirectional"]))
-    D = 2 if direction == "bidirectional" else 1
-    layout = int(rng.random() < 0.3)
-    shapes: _Shapes = {
-        "X": (N, T, I) if layout else (T, N, I),
-        "W": (D, gates * H, I),
-        "R": (D, gates * H, H),
-    }
-    state = (N, D, H) if layout else (D, N, H)
-    if operator.startswith("layer_norm"):
-        shapes |= {"B": (D, 2 * gates * H), "gamma": (D, 2, gates * H), "beta": (D, 2, gates * H)}
-        if operator == "layer_norm_lstm":
-            shapes |= {"gamma_c": (D, H), "beta_c": (D, H)}
-    else:
-        _maybe(rng, shapes, B=(D, 2 * gates * H))
-    _maybe(rng, shapes, initial_h=state)
-    if operator.endswith("lstm"):
-        _maybe(rng, shapes, initial_c=state)
-    if operator == "lstm":
-        _maybe(rng, shapes, P=(D, 3 * H))
-    names = list(shapes)
-    over_time = (N, T, D, H) if layout else (T, D, N, H)
-    _maybe(rng, shapes, grad_H_all=over_time, grad_H_t=state)
-    if operator.endswith("lstm"):
-        _maybe(rng, shapes, grad_C_t=state)
-    if not any(name.startswith("grad_") for name in shapes):
-        shapes["grad_H_all"] = over_time
+    D, layout = 2 if direction == "bidirectional" else 1, int(rng.random() < 0.3)
+    sizes = {"T": T, "N": N, "I": I, "D": D, "?": int(_pick(rng, [1, H])), **dict.fromkeys("HJE", H)}
+    shapes, names = _unit_shapes(rng, unit, unit.name, sizes, layout)
     lengths = _lengths(rng, T, N) if plain or rng.random() < 0.5 else None
-    options = {} if plain else _recurrent_options(rng, operator, D, T)
+    options = {} if plain else _recurrent_options(rng, unit.name, D, T)
     options |= {"direction": direction, "layout": layout}
     gradient = _wanted(rng, names)
     if N * I * H < 1 << 16 and rng.random() < 0.2:
         gradient["per_sample"] = (True, "norm")[int(rng.integers(2))]
-    if operator == "lstm" and rng.random() < 0.1:
+    if unit.name == "lstm" and rng.random() < 0.1:
         gradient["peephole"] = "truncated"
-    return operator, shapes, options, lengths, gradient
+    return _Drawn(unit.name, shapes, options, lengths, gradient)
 
 
-def _cell(rng: np.random.Generator) -> _Drawn:
-    operator = str(_pick(rng, ["lstm", "lstm", "gru", "gru", "rnn"]))
-    gates = UNITS[operator].rows
-    N, I, H = _size(rng), _size(rng), max(_size(rng), 1)
-    shapes: _Shapes = {"X": (N, I), "H": (N, H)}
-    if operator == "lstm":
-        shapes["C"] = (N, H)
-    shapes |= {"W": (gates * H, I), "R": (gates * H, H)}
-    _maybe(rng, shapes, B=(2 * gates * H,))
-    if operator == "lstm":
-        _maybe(rng, shapes, P=(3 * H,))
-    names = [*shapes]
-    shapes["grad_H"] = (N, H)
-    if operator == "lstm":
-        _maybe(rng, shapes, grad_C=(N, H))
-    return f"{operator}_cell", shapes, _recurrent_options(rng, operator, 1), None, _wanted(rng, names)
-
-
-def _of_cell(rng: np.random.Generator) -> _Drawn:
-    """A declared operator of those that have no row of their own here, or its single step."""
-    unit = _pick(rng, [unit for unit in UNITS.values() if unit.name not in _CHOSEN])
-    is_step = unit.step is not None and rng.random() < 0.3
-    direction = str(_pick(rng, ["forward", "reverse", "bidirectional"]))
-    layout = int(rng.random() < 0.3 and not is_step)
-    T, N, I, H = _sequence_sizes(rng, unit.rows)
-    sizes = {"T": T, "N": N, "I": I, "H": H, "E": H, "?": 1, "D": 2 if direction == "bidirectional" else 1}
-    axes = unit.step_axes if is_step else unit.axes
-
-    def shape(name: str) -> tuple[int, ...]:
-        own = axes[name].split()
-        if layout and "N" in own:
-            own.insert(0, own.pop(own.index("N")))
-        return tuple(int(axis[:-1] or 1) * sizes[axis[-1]] for axis in own)
-
-    cotangents = unit.step_cotangents if is_step else unit.cotangents
-    names = [*(unit.step_arguments if is_step else unit.graded)]
-    needed = {"X", *unit.inputs, "W", "R", *(name.upper() for name in unit.states if is_step)}
-    shapes: _Shapes = {name: shape(name) for name in names if name in needed or rng.random() < 0.5}
-    shapes |= {given: shape(output) for output, given in [*cotangents.items()][:2]}
-    wanted = _wanted(rng, [name for name in names if name in shapes])
-    if is_step:
-        return unit.step_name, shapes, {}, None, wanted
-    lengths = _lengths(rng, T, N) if rng.random() < 0.5 else None
-    return unit.name, shapes, {"direction": direction, "layout": layout}, lengths, wanted
+def _step(rng: np.random.Generator) -> _Drawn:
+    """A single step."""
+    unit = _pick(rng, [unit for unit in UNITS.values() if unit.step is not None])
+    sizes = {"N": _size(rng), "I": _size(rng), **dict.fromkeys("HE", max(_size(rng), 1))}
+    shapes, names = _unit_shapes(rng, unit, unit.step_name, sizes)
+    return _Drawn(
+        unit.step_name, shapes, _recurrent_options(rng, unit.step_name, 1), None, _wanted(rng, names)
+    )
 
 
 def _convolution(rng: np.random.Generator) -> _Drawn:
@@ -284,7 +245,7 @@ def _convolution(rng: np.random.Generator) -> _Drawn:
     gradient = _wanted(rng, ["X", "W", "B"])
     if rng.random() < 0.2:
         gradient["per_sample"] = (True, "norm")[int(rng.integers(2))]
-    return "conv_transpose" if transposed else "conv", shapes, options, None, gradient
+    return _Drawn("conv_transpose" if transposed else "conv", shapes, options, None, gradient)
 
 
 def _activation(rng: np.random.Generator) -> _Drawn:
@@ -300,7 +261,7 @@ def _activation(rng: np.random.Generator) -> _Drawn:
         hints = get_type_hints(function)
         for option in declaration.attributes:
             options[option] = _option(rng, hints[option], parameters[option].default)
-    return declaration.name, shapes, options, None, {}
+    return _Drawn(declaration.name, shapes, options)
 
 
 def _option(rng: np.random.Generator, hint: Any, default: Any) -> Any:
@@ -320,7 +281,7 @@ def _along_axis(rng: np.random.Generator) -> _Drawn:
     options: dict[str, Any] = {"axis": int(rng.integers(-len(shape), len(shape)))}
     if rng.random() < 0.2:
         options["flatten"] = True
-    return str(_pick(rng, ["softmax", "log_softmax"])), {"X": shape}, options, None, {}
+    return _Drawn(str(_pick(rng, ["softmax", "log_softmax"])), {"X": shape}, options)
 
 
 def _loss(rng: np.random.Generator) -> _Drawn:
@@ -329,7 +290,7 @@ def _loss(rng: np.random.Generator) -> _Drawn:
         shape = _any_shape(rng)
         shapes: _Shapes = {"X": shape, "targets": shape}
         _maybe(rng, shapes, weight=shape, pos_weight=shape[-1:])
-        return "binary_cross_entropy_with_logits", shapes, options, None, {}
+        return _Drawn("binary_cross_entropy_with_logits", shapes, options)
     shape = (_size(rng), max(_size(rng), 1), *(_size(rng, 4) for _ in range(int(rng.integers(0, 3)))))
     shapes = {"X": shape}
     _maybe(rng, shapes, weights=(shape[1],))
@@ -339,7 +300,7 @@ def _loss(rng: np.random.Generator) -> _Drawn:
         shapes["labels"] = shape
     elif rng.random() < 0.3:
         options["ignore_index"] = int(rng.integers(-1, shape[1]))
-    return "softmax_cross_entropy", shapes, options, None, {}
+    return _Drawn("softmax_cross_entropy", shapes, options)
 
 
 # ------------------------------------------------------------------------------------------------ running
@@ -431,27 +392,18 @@ def _results(
     reset: Array | None,
 ) -> dict[str, Array]:
     """Outputs and gradients by name."""
-    forward = getattr(xpgrad, call.function)
-    gradient = getattr(xpgrad, f"{call.function}_grad")
     cotangents = {name: array for name, array in arrays.items() if name.startswith("grad_")}
     operands = {name: array for name, array in arrays.items() if name not in cotangents}
     if lengths is not None:
         operands["sequence_lens"] = lengths
     if reset is not None:
         operands["reset"] = reset
-    outputs = forward(**operands, **call.options)
-    if not hasattr(outputs, "_fields"):
-        outputs = {"Y": outputs}
-        taken = gradient.__code__.co_varnames
-        saved = {"Y": outputs["Y"]} if "Y" in taken else {}
-        operands = {name: array for name, array in operands.items() if name in taken}
-        cotangents = {"dY": dY(outputs["Y"])}
-    else:
-        outputs = outputs._asdict()
-        saved = {name: outputs[name] for name in rule_of(forward).saved}
-    grads = gradient(**operands, **saved, **cotangents, **call.options, **_asked(call))
+    forward = getattr(xpgrad, call.function)
+    outputs, pullback = xpgrad.vjp(forward, **operands, **call.options, **call.gradient_options)
+    results = outputs._asdict() if hasattr(outputs, "_fields") else {"Y": outputs}
+    grads = pullback(**(cotangents or {"dY": dY(outputs)}))
     named = grads._asdict() if hasattr(grads, "_fields") else {"dX": grads}
-    return {name: array for name, array in {**outputs, **named}.items() if array is not None}
+    return {name: array for name, array in {**results, **named}.items() if array is not None}
 
 
 _jitted: dict[int, Callable[..., Any]] = {}
@@ -480,7 +432,7 @@ def _results_in_jax(
             for name, value in zip(outputs, made, strict=False)
         )
         [gradients] = pullback(wanted)
-        named = {_GRADIENTS.get(name, f"d{name}"): gradient for name, gradient in gradients.items()}
+        named = {gradient_name(name): gradient for name, gradient in gradients.items()}
         return dict(zip(outputs, made, strict=False)) | named
 
     with jax.enable_x64(call.dtype == "float64"):
@@ -492,13 +444,6 @@ def _results_in_jax(
             {name: array for name, array in arrays.items() if name not in names},
         )  # fmt: skip
         return {name: np.asarray(array) for name, array in found.items()}
-
-
-_GRADIENTS = {"initial_h": "dH0", "initial_c": "dC0"}
-
-
-def _asked(call: RandomCall) -> dict[str, Any]:
-    return dict(call.gradient_options)
 
 
 def failure(call: RandomCall, times: int = 3) -> str | None:
@@ -601,16 +546,9 @@ def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
 
 
 def run_random(count: int, seed: int, of_lengths: bool = False) -> int:
-    """Make `count` calls and print those that fail; 1 if one does.
+    """Make `count` calls from number `seed` on, and print those that fail; 1 if one does.
 
-    Parameters
-    ----------
-    count : int
-        How many.
-    seed : int
-        The first call's number; the others follow.
-    of_lengths : bool
-        Whether all of them are recurrent operators on sequences of uneven lengths.
+    With `of_lengths` all are recurrent operators on sequences of uneven lengths.
     """
     failures = 0
     bar = progress(range(seed, seed + count), "random calls")
