@@ -29,8 +29,6 @@ class _WeightLayout(NamedTuple):
 
     Parameters
     ----------
-    gates : str
-        Its order of gates, in ONNX's letters.
     input, recurrent : str
         Names of the weights.
     biases : tuple of str
@@ -41,40 +39,36 @@ class _WeightLayout(NamedTuple):
         Whether two biases under one name are rows of a matrix instead of one vector.
     peephole : str or None
         Name of the peepholes, in the order i o f; None if the framework has none.
+    gates : str
+        Its order of gates, in ONNX's letters.
     """
 
-    gates: str
     input: str
     recurrent: str
     biases: tuple[str, ...]
     transposed: bool = False
     stacked: bool = False
     peephole: str | None = None
+    gates: str = ""
 
 
-_LAYOUTS: dict[str, dict[str, _WeightLayout]] = {
-    "lstm": {
-        "onnx": _WeightLayout("iofc", "W", "R", ("B",), peephole="P"),
-        "torch": _WeightLayout(
-            "ifco", "weight_ih", "weight_hh", ("bias_ih", "bias_hh"), peephole="weight_peephole"
-        ),
-        "keras": _WeightLayout(
-            "ifco", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True
-        ),
-        "cudnn": _WeightLayout("ifco", "W", "R", ("bW", "bR")),
-    },
-    "gru": {
-        "onnx": _WeightLayout("zrh", "W", "R", ("B",)),
-        "torch": _WeightLayout("rzh", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
-        "keras": _WeightLayout("zrh", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _WeightLayout("rzh", "W", "R", ("bW", "bR")),
-    },
-    "rnn": {
-        "onnx": _WeightLayout("h", "W", "R", ("B",)),
-        "torch": _WeightLayout("h", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
-        "keras": _WeightLayout("h", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _WeightLayout("h", "W", "R", ("bW", "bR")),
-    },
+_ARRAYS = {
+    "onnx": _WeightLayout("W", "R", ("B",), peephole="P"),
+    "torch": _WeightLayout("weight_ih", "weight_hh", ("bias_ih", "bias_hh"), peephole="weight_peephole"),
+    "keras": _WeightLayout("kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+    "cudnn": _WeightLayout("W", "R", ("bW", "bR")),
+}
+_GATES = {  # in the order of these layouts
+    "lstm": ("iofc", "ifco", "ifco", "ifco"),
+    "gru": ("zrh", "rzh", "zrh", "rzh"),
+    "rnn": ("h", "h", "h", "h"),
+}
+_LAYOUTS = {
+    operator: {
+        name: arrays._replace(gates=gates, peephole=arrays.peephole if operator == "lstm" else None)
+        for (name, arrays), gates in zip(_ARRAYS.items(), orders, strict=True)
+    }
+    for operator, orders in _GATES.items()
 }
 
 

@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from xpgrad._operators.arguments import as_integer, check_choice, explained, is_list
+from xpgrad.engine.process.remembered import Remembered
 
 _MOST = 2**31 - 1  # limit of a stride, a pad and so on: sums of products of a few of them fit into 64 bits
 _MOST_ELEMENTS = 2**48  # limit of an array with its padding: a thousand times the memory of a machine
@@ -142,16 +143,12 @@ def known_geometry(
         return geometry_of(operator, X, W, **attributes)
     found = _known.get(key)
     if found is None:
-        found = geometry_of(operator, X, W, **attributes)
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = found
+        found = _known[key] = geometry_of(operator, X, W, **attributes)
     return found
 
 
 # No `lru_cache`: messages show attributes as the caller wrote them, and keys have tuples in place of lists.
-_known: dict[tuple[Any, ...], ConvGeometry] = {}
-_MOST_KNOWN = 512
+_known: Remembered[ConvGeometry] = Remembered()
 
 
 def _is_plain(value: Any) -> bool:
