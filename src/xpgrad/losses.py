@@ -233,7 +233,7 @@ class _CrossEntropy:
                     "probabilities"
                 )
             self.probabilities = computation.reshape(computation.lift(labels), self.rows)
-            self.label = self.counts = None
+            self.label = self.number = self.counts = None
 
     def _take_numbers(self, labels: Any, ignore_index: Any) -> None:
         """Which labels by class number count; checks that these are classes."""
@@ -289,11 +289,8 @@ class _CrossEntropy:
 
     def _loss(self) -> Any:
         xp = self.xp
-        if self.label is None:
-            formula, operands = formulas.PROBABILITY_LOSS, (self.x, self.probabilities, self.weight)
-        else:
-            formula, operands = formulas.LABEL_LOSS, (self.x, self.label, self.number, self.weight)
-        (losses,) = self.engine.over_rows(formula, operands, self.numbers)
+        operands = (self.x, self.probabilities, self.label, self.number, self.weight)
+        (losses,) = self.engine.over_rows(formulas.CROSS_ENTROPY, operands, self.numbers)
         if self.counts is not None:
             losses = xp.where(self.counts, losses, xp.zeros_like(losses))
         if self.reduction == "none":
@@ -305,14 +302,10 @@ class _CrossEntropy:
         """The cotangent of the logits from the cotangent of the loss."""
         with self.engine.quiet():
             d = self._row_cotangent(dY)
-        if self.label is None:
-            formula, operands = formulas.PROBABILITY_LOSS_GRAD, (self.x, self.probabilities, d, self.weight)
-        else:
-            formula = formulas.LABEL_LOSS_GRAD
-            operands = (self.x, self.label, d, self.number, self.weight)
+        operands = (self.x, self.probabilities, self.label, d, self.number, self.weight)
 
         def compute(target: Any) -> Any:
-            (result,) = self.engine.over_rows(formula, operands, self.numbers, target)
+            (result,) = self.engine.over_rows(formulas.CROSS_ENTROPY_GRAD, operands, self.numbers, target)
             return result if target is not None else self.computation.reshape(result, self.shape)
 
         return self.computation.deliver(self.operator, compute, out, self.rows)

@@ -101,13 +101,13 @@ def plain_logarithm(xp: Any, total: Any) -> tuple:
     return (xp.log(total),)
 
 
-def one_hot(xp: Any, x: Any, label: Any, number: Any, keep: Any, spread: Any) -> Any:
-    """The target of a class by its number: 1 for the label, smoothed."""
-    spread = xp.zeros_like(x) + spread
-    return xp.where(number == label, spread + keep, spread)
-
-
-def weighted(xp: Any, t: Any, weight: Any) -> Any:
+def target(xp: Any, x: Any, p: Any, label: Any, number: Any, weight: Any, keep: Any, spread: Any) -> Any:
+    """A class's target, smoothed and weighted: of its probability, or 1 for the label."""
+    if p is not None:
+        t = p * keep + spread
+    else:
+        spread = xp.zeros_like(x) + spread
+        t = xp.where(number == label, spread + keep, spread)
     return t if weight is None else t * weight
 
 
@@ -122,34 +122,20 @@ def loss_of_row(xp: Any, parts: Any, log_total: Any) -> tuple:
     return (parts + (log_total - log_total),)
 
 
-def loss_of_label(
-    xp: Any, x: Any, peak: Any, log_total: Any, label: Any, number: Any, weight: Any,
+def part_of_loss(
+    xp: Any, x: Any, peak: Any, log_total: Any, p: Any, label: Any, number: Any, weight: Any,
     *, keep: Any, spread: Any,
 ) -> tuple:  # fmt: skip
-    t = weighted(xp, one_hot(xp, x, label, number, keep, spread), weight)
+    t = target(xp, x, p, label, number, weight, keep, spread)
     return (expected(xp, x, peak, log_total, t),)
 
 
-def loss_of_probabilities(
-    xp: Any, x: Any, peak: Any, log_total: Any, p: Any, weight: Any, *, keep: Any, spread: Any
-) -> tuple:
-    t = weighted(xp, p * keep + spread, weight)
-    return (expected(xp, x, peak, log_total, t),)
-
-
-def target_of_label(
-    xp: Any, x: Any, peak: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
+def exponentials_and_target(
+    xp: Any, x: Any, peak: Any, p: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
 ) -> tuple:
     """Exponentials, and the row's target, to be summed."""
     e = xp.exp(below_peak(xp, x, peak))
-    return e, e, weighted(xp, one_hot(xp, x, label, number, keep, spread), weight)
-
-
-def target_of_probabilities(
-    xp: Any, x: Any, peak: Any, p: Any, weight: Any, *, keep: Any, spread: Any
-) -> tuple:
-    e = xp.exp(below_peak(xp, x, peak))
-    return e, e, weighted(xp, p * keep + spread, weight)
+    return e, e, target(xp, x, p, label, number, weight, keep, spread)
 
 
 def factors(xp: Any, total: Any, mass: Any, d: Any) -> tuple:
@@ -162,64 +148,39 @@ def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
     return xp.where(factor == 0, xp.zeros_like(e), e * share_factor - t * factor)
 
 
-def pullback_of_label(
-    xp: Any, e: Any, factor: Any, share_factor: Any, label: Any, number: Any, weight: Any,
+def cross_entropy_pullback(
+    xp: Any, e: Any, factor: Any, share_factor: Any, p: Any, label: Any, number: Any, weight: Any,
     *, keep: Any, spread: Any,
 ) -> tuple:  # fmt: skip
-    t = weighted(xp, one_hot(xp, e, label, number, keep, spread), weight)
+    t = target(xp, e, p, label, number, weight, keep, spread)
     return (difference(xp, e, t, factor, share_factor),)
 
 
-def pullback_of_probabilities(
-    xp: Any, e: Any, factor: Any, share_factor: Any, p: Any, weight: Any, *, keep: Any, spread: Any
-) -> tuple:
-    t = weighted(xp, p * keep + spread, weight)
-    return (difference(xp, e, t, factor, share_factor),)
-
-
-_LOG_TOTAL = Step(plain_logarithm, {"log_total": "row"})
-_LOSS = Step(loss_of_row, {"loss": "row"})
-_FACTORS = Step(factors, {"factor": "row", "share_factor": "row"})
-_EXPONENTIALS_AND_MASS = {"e": "each", "total": "sum", "mass": "sum"}
-
-LABEL_LOSS = RowFormula(
-    each=("x",),
+# p, or label and number, and weight may be None
+CROSS_ENTROPY = RowFormula(
+    each=("x", "p"),
     rows=("label",),
     columns=("number", "weight"),
     parameters=("keep", "spread"),
-    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_label, {"parts": "sum"}), _LOSS),
+    steps=(
+        _PEAK,
+        _TOTAL,
+        Step(plain_logarithm, {"log_total": "row"}),
+        Step(part_of_loss, {"parts": "sum"}),
+        Step(loss_of_row, {"loss": "row"}),
+    ),
     outputs=("loss",),
 )
-LABEL_LOSS_GRAD = RowFormula(
-    each=("x",),
+CROSS_ENTROPY_GRAD = RowFormula(
+    each=("x", "p"),
     rows=("label", "d"),
     columns=("number", "weight"),
     parameters=("keep", "spread"),
     steps=(
         _PEAK,
-        Step(target_of_label, _EXPONENTIALS_AND_MASS),
-        _FACTORS,
-        Step(pullback_of_label, {"dx": "each"}),
-    ),
-    outputs=("dx",),
-)
-PROBABILITY_LOSS = RowFormula(
-    each=("x", "p"),
-    columns=("weight",),
-    parameters=("keep", "spread"),
-    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_probabilities, {"parts": "sum"}), _LOSS),
-    outputs=("loss",),
-)
-PROBABILITY_LOSS_GRAD = RowFormula(
-    each=("x", "p"),
-    rows=("d",),
-    columns=("weight",),
-    parameters=("keep", "spread"),
-    steps=(
-        _PEAK,
-        Step(target_of_probabilities, _EXPONENTIALS_AND_MASS),
-        _FACTORS,
-        Step(pullback_of_probabilities, {"dx": "each"}),
+        Step(exponentials_and_target, {"e": "each", "total": "sum", "mass": "sum"}),
+        Step(factors, {"factor": "row", "share_factor": "row"}),
+        Step(cross_entropy_pullback, {"dx": "each"}),
     ),
     outputs=("dx",),
 )
