@@ -15,10 +15,7 @@ RECORDS = [kind for _, kind in inspect.getmembers(records, inspect.isclass) if h
 def numbered(kind: Any, values: Any) -> Any:
     """A record whose fields hold the values in their order."""
     return kind(
-        *(
-            numbered(field, values) if hasattr(field, "_fields") else next(values)
-            for field in kind.__annotations__.values()
-        )
+        *(next(values) if part is None else numbered(part, values) for part in records.parts_of(kind))
     )
 
 
