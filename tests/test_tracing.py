@@ -145,14 +145,15 @@ def test_a_result_in_an_operands_place_is_the_same_vector():
     inputs = [Operand(x, 3, order=(2, 0)), Operand(x, 3, order=(1,)), Operand(x, at="before"), Operand(None)]
     stage = Elementwise(Formula(_swapped), inputs, [Operand(x, 3, order=(0,)), Operand(y), Operand(None)])
     matrices = []
-    text = time_loops._text_of(stage, matrices, ())
+    _, *texts, outputs, _ = time_loops._text_of(stage, matrices, ())
+    inputs = [[vector and time_loops.OperandPlace(*vector) for vector in blocks] for blocks in texts[0]]
     assert [id(matrix) for matrix in matrices] == [id(x), id(x), id(y)]
-    assert [[vector and vector.block for vector in blocks] for blocks in text.inputs] == [
+    assert [[vector and vector.block for vector in blocks] for blocks in inputs] == [
         [2, 0],
         [1],
         [0],
         [None],
     ]
-    assert text.outputs[0] == text.inputs[0][1] != text.inputs[2][0]
-    assert len({vector.matrix for blocks in text.inputs[:2] for vector in blocks}) == 1
-    assert text.outputs[2] is None
+    assert outputs[0] == inputs[0][1] != inputs[2][0]
+    assert len({vector.matrix for blocks in inputs[:2] for vector in blocks}) == 1
+    assert outputs[2] is None

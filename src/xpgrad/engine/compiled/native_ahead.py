@@ -5,23 +5,13 @@ from near caches. So each pass of its tallest tiles asks for one line of these r
 more of them keep the tiles' own lines waiting.
 """
 
-from xpgrad.engine.compiled.native import fields, inside, stack
+from xpgrad.engine.compiled.native import fields, inside
 from xpgrad.engine.compiled.records import Ahead, Rows, length, positions
 from xpgrad.engine.process.memory import LINE
 
-__all__ = ["advance", "ask_rows", "asked", "begin", "forget", "memory"]
+__all__ = ["advance", "ask_rows", "asked", "begin", "forget"]
 
 _AT, _LENGTH, _ROWS = positions(Ahead), length(Ahead), positions(Rows)
-
-
-def memory(ranges):
-    """The function without arguments that returns the address of an Ahead and of so many ranges."""
-
-    @inside()
-    def of_ranges():
-        return stack(_LENGTH + 2 * ranges).ctypes.data
-
-    return of_ranges
 
 
 @inside()

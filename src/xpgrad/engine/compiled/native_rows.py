@@ -1,4 +1,4 @@
-"""The loop over rows and columns of a time loop's stage; needs llvmlite."""
+"""A time loop: its steps, and the loop over rows and columns of one stage; needs llvmlite."""
 
 from __future__ import annotations
 
@@ -11,18 +11,151 @@ from llvmlite import ir
 
 from xpgrad.engine.compiled.llvm_code import INT64 as _INT
 from xpgrad.engine.compiled.llvm_code import loop
-from xpgrad.engine.compiled.native import generated
+from xpgrad.engine.compiled.native import fields, generated, inside, multiply_rows, numbers, share, stack
+from xpgrad.engine.compiled.native_ahead import ask_rows, forget
 from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
-from xpgrad.engine.compiled.records import Rows, positions
+from xpgrad.engine.compiled.records import Ahead, LoopHead, Rows, length, positions
+from xpgrad.engine.compiled.scalar_common import wide_vectors
 from xpgrad.engine.compiled.time_loops import OperandPlace
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.translate import Code
-from xpgrad.engine.formulas.formula import evaluate
+from xpgrad.engine.formulas.formula import Span, evaluate
 
-_ROWS = positions(Rows)
+_LOOP, _SPAN, _ROWS = positions(LoopHead), positions(Span), positions(Rows)
+_AHEAD = length(Ahead)
+_AT = ("first", "now", "before", "local")
+_UNIT = 16
+"""Columns of a formula that are not divided: at least one vector."""
 
 
-def rows_loop(
+def time_loop(
+    formulas: Sequence[Callable[..., tuple]],
+    stages: Sequence[tuple],
+    dtype: str,
+    marks: int = 0,
+    by_stages: bool = False,
+) -> Any:
+    """The function ``(data, part)`` that runs a time loop; for the stages see `time_loops`.
+
+    `formulas` work on traced numbers. With resets the matrix of marks stands at `marks` of the loop's
+    integers.
+    """
+    real, each = np.dtype(dtype).type, iter(formulas)
+    made = tuple(
+        _product(*about, real().itemsize) if kind == "product" else _formula(next(each), *about, real, marks)
+        for kind, *about in stages
+    )
+    if by_stages:
+        return _stage_of_step(made)
+    return _steps(made, sum(len(about[-1]) for kind, *about in stages if kind == "product"))
+
+
+def _steps(stages: tuple, asked: int) -> Any:
+    """A step is one stage after the other, on the rows low .. high that are the part's.
+
+    Products ask for so many ranges of rows ahead.
+    """
+
+    @inside()
+    def steps_of_rows(data, part):
+        wide_vectors()
+        head = fields(data)
+        steps, bounds = numbers(head[_LOOP.spans], head[_LOOP.steps], len(_SPAN)), fields(head[_LOOP.bounds])
+        low, high, last = bounds[part], bounds[part + 1], head[_LOOP.steps] - 1
+        ahead = stack(_AHEAD + 2 * asked).ctypes.data
+        for step in range(head[_LOOP.steps]):
+            count = min(steps[step, _SPAN.rows], high) - low
+            if count <= 0:
+                continue
+            now, before = low + steps[step, _SPAN.now], low + steps[step, _SPAN.before]
+            starts = low, now, before, low + steps[step, _SPAN.local]
+            following = min(step + 1, last)
+            later = min(steps[following, _SPAN.rows], high) - low if step < last else 0
+            now, before = low + steps[following, _SPAN.now], low + steps[following, _SPAN.before]
+            coming = later, now, before, low + steps[following, _SPAN.local]
+            for stage in stages:
+                stage(data, count, starts, 0, 1, coming, ahead)
+
+    return steps_of_rows
+
+
+def _stage_of_step(stages: tuple) -> Any:
+    """One stage of one step, on all rows and on the columns that are the part's."""
+
+    @inside()
+    def stage_of_columns(data, part):
+        wide_vectors()
+        head = fields(data)
+        steps, step = numbers(head[_LOOP.spans], head[_LOOP.steps], len(_SPAN)), head[_LOOP.step]
+        count = steps[step, _SPAN.rows]
+        starts = 0, steps[step, _SPAN.now], steps[step, _SPAN.before], steps[step, _SPAN.local]
+        ahead = stack(_AHEAD).ctypes.data
+        if count > 0:
+            for number, stage in enumerate(stages):
+                if head[_LOOP.stage] == number:
+                    stage(data, count, starts, part, head[_LOOP.parts], (), ahead)
+
+    return stage_of_columns
+
+
+def _product(at: str, begin: int, asked: Sequence[tuple], itemsize: int) -> Any:
+    """The stage of a product: ``(data, count, starts, portion, portions, coming, ahead)``.
+
+    It takes the loop's integers, the number of rows, the step's first rows, which portion of the columns, the
+    number of rows and the first rows of the next step, and the address of an Ahead.
+    """
+    source = _AT.index(at)
+    asking = tuple(_asking(*one, itemsize) for one in asked)
+
+    @inside()
+    def product(data, count, starts, portion, portions, coming, ahead):
+        head = fields(data)
+        forget(ahead)
+        for ask in asking:
+            ask(ahead, head, count, starts, coming)
+        multiply_rows(head, begin, itemsize, count, starts[source], starts[0], portion, portions, ahead)
+
+    return product
+
+
+def _asking(matrix: int, at: str, is_coming: bool, itemsize: int) -> Any:
+    """The function that puts rows into an Ahead, those of the next step if they are `is_coming`."""
+    place = _AT.index(at)
+
+    @inside()
+    def ask(ahead, head, count, starts, coming):
+        if is_coming:
+            ask_rows(ahead, head, matrix, itemsize, coming[place], coming[0])
+        else:
+            ask_rows(ahead, head, matrix, itemsize, starts[place], count)
+
+    return ask
+
+
+def _formula(
+    function: Callable[..., tuple],
+    inputs: Sequence[Sequence[Sequence | None]],
+    outputs: Sequence[Sequence | None],
+    cut: Sequence[int],
+    real: type[np.floating],
+    marks: int,
+) -> Any:
+    """The stage of a formula, as `_product`."""
+    read = [[place and OperandPlace(*place) for place in operand] for operand in inputs]
+    written = [place and OperandPlace(*place) for place in outputs]
+    rows = _rows_loop(function, read, written, real, marks, cut)
+    wide = next(place for place in (*chain(*read), *written) if place and not place.of_row)
+
+    @inside()
+    def formula(data, count, starts, portion, portions, coming, ahead):
+        columns = fields(data)[wide.matrix + _ROWS.columns] // wide.blocks
+        left, right = share(columns, _UNIT, portion, portions)
+        rows(data, count, starts[0], starts[1], starts[2], starts[3], left, right)
+
+    return formula
+
+
+def _rows_loop(
     function: Callable[..., tuple],
     inputs: Sequence[Sequence[OperandPlace | None]],
     outputs: Sequence[OperandPlace | None],
@@ -41,15 +174,15 @@ def rows_loop(
 
     def of_blocks(*blocks: Any) -> Iterator[Any]:
         """The formula of all blocks, one after the other."""
-        numbers = iter(blocks)
-        return evaluate(function, [[*islice(numbers, len(operand))] for operand in inputs])
+        values = iter(blocks)
+        return evaluate(function, [[*islice(values, len(operand))] for operand in inputs])
 
     def write(code: Code, arguments: list[Any]) -> None:
         builder, (data, count, *starts, left, right) = code.builder, arguments
         rows = _StageWriter(
             Emitter(code, real),
             builder.inttoptr(data, _INT.as_pointer()),
-            dict(zip(("first", "now", "before", "local"), starts, strict=True)),
+            dict(zip(_AT, starts, strict=True)),
             [*chain.from_iterable(inputs)],
             outputs,
             left,
