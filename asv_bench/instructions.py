@@ -29,8 +29,7 @@ from xpgrad._calls import plans as _plans
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products import matrix as own_products
-from xpgrad.engine.programs.instructions import Multiply, Pack, RunTimeLoop
-from xpgrad.engine.programs.program import Program, _executor
+from xpgrad.engine.programs.program import Program
 from xpgrad_bench.floor import PRODUCTS
 
 STEPS = (
@@ -43,11 +42,7 @@ STEPS = (
     ("GRU", (50, 1, 64, 64), {}),
     ("GRU", (50, 32, 256, 256), {}),
 )
-KINDS = {
-    Multiply: "products",
-    Pack: "packing",
-    RunTimeLoop: "time loops",
-}
+KINDS = {"Multiply": "products", "Pack": "packing", "RunTimeLoop": "time loops"}
 OTHERS = "arithmetic"
 NAMES = (*dict.fromkeys(KINDS.values()), OTHERS)
 noted = {}
@@ -65,7 +60,7 @@ def note(make):
     """`Program.__init__`, which does not keep the instructions; they are noted before."""
 
     def noting(program, draft, *others):
-        kinds = [(KINDS.get(type(one), OTHERS), one) for one in draft.instructions]
+        kinds = [(KINDS.get(one.what, OTHERS), one) for one in draft.instructions]
         noted[program] = [(kind, _sizes_in(one) if kind == "products" else None) for kind, one in kinds]
         make(program, draft, *others)
 
@@ -74,7 +69,7 @@ def note(make):
 
 def watch(program, record):
     """Let a program call ``record(kind, seconds, sizes)`` for each instruction."""
-    link, execute = program._link, _executor()
+    link = program._link
 
     def run(address, begin, end, *links):
         link(address, 0, 0, *links)
@@ -82,7 +77,7 @@ def watch(program, record):
         for kind, place in noted[program]:
             size = int(code[begin])
             start = time.perf_counter()
-            execute(address, begin, begin + size)
+            link(address, begin, begin + size, 0, 0, 0)
             taken = time.perf_counter() - start
             sizes = () if place is None else tuple(code[begin + place : begin + place + 3].tolist())
             record(kind, taken, sizes if all(sizes) else ())

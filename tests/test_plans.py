@@ -469,7 +469,7 @@ def test_joined_arrays_are_made_in_their_place(recorder):
     a, xp = recorder.input("a"), recorder.xp
     one, other = a + a, a * a
     joined = xp.concat([one, xp.stack([other[0, :]], axis=0), other, one], axis=0)
-    copies = [i for i in recorder._draft.instructions if getattr(i, "operation", "") == "copy"]
+    copies = [i for i in recorder._draft.instructions if i.what == "copy"]
     assert len(copies) == 2
     program = recorder.program([joined, one])
     got, alone = run_program(program, ARRAYS)

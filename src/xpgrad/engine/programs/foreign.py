@@ -57,24 +57,12 @@ class ForeignMachine(Machine):
 
 
 class ForeignProgram:
-    """A program and what compiled code has to know of it.
+    """A program, written for a ForeignMachine, and what compiled code has to know of it.
 
-    Parameters
-    ----------
-    program : Program
-        Written down for a ForeignMachine.
-    memories : sequence of int
-        Of each of the program's inputs, and behind them of its results, which of the host's it is: those of
-        the call's arrays in their order, then those of the results.
-
-    Attributes
-    ----------
-    address : int
-        Of the description that `native_foreign.run` takes.
-    count : int
-        How many memories of the host it takes.
-    shapes : list of (tuple of int or None)
-        Of the results, None for those that there are not.
+    `memories` has a number for each of the program's inputs, and behind them for its results: which of the
+    host's memories it is. Those of the call's arrays come in their order, then those of the results.
+    `address` is that of the description that `native_foreign.run` takes, `count` is how many memories of the
+    host it takes, and `shapes` has a tuple of int or None for each result.
     """
 
     def __init__(self, program: Program, memories: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from xpgrad.engine.compiled import records
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process.guard import RED, GuardError
 from xpgrad.engine.process.memory import LINE
-from xpgrad.engine.programs.instructions import Address, Block, Instruction, Quantity, RunTimeLoop
+from xpgrad.engine.programs.instructions import Address, Block, Quantity, RunTimeLoop
 from xpgrad.engine.programs.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -28,25 +28,9 @@ _FINDING, _TABLES = records.length(records.Finding), records.length(records.Tabl
 class Watch:
     """What a guard watches in a program.
 
-    Parameters
-    ----------
-    draft : Draft
-        The program.
-    starts : sequence of int
-        Where in the program's integers each instruction begins.
-    code : list
-        These integers, behind which the guard's follow.
-    outside : collection of Block
-        Memory that is not in the arena.
-    itemsize : int
-        Bytes of an element.
-
-    Attributes
-    ----------
-    starts : sequence of int
-        As given.
-    head : int
-        Where the Guard stands.
+    `starts` says where in the program's integers, `code`, each instruction begins; behind them the guard's
+    integers follow, and its Guard stands at `head`. `outside` is memory that is not in the arena, `itemsize`
+    are the bytes of an element.
     """
 
     def __init__(
@@ -113,7 +97,7 @@ class Watch:
         if not found.instruction:
             return None
         number = found.instruction - 1
-        where = f"instruction {number}, {_name(self._instructions[number])},"
+        where = f"instruction {number}, {self._instructions[number]},"
         kinds = records.FindingKind._fields
         if kinds[found.kind] == "zone":
             block, begin, end = self._zones[found.which]
@@ -184,13 +168,6 @@ def _row_limits(number: int, instruction: RunTimeLoop, start: int) -> list[recor
         records.RowsLimit(number, head, at.index(where) if where in at else -1, int(where == "every"), rows)
         for where, rows in found
     ]
-
-
-def _name(instruction: Instruction) -> str:
-    """An instruction in words: its kind and its sizes."""
-    names = ("operation", "sizes", "_shape", "_kind", "_parts")
-    values = {name.strip("_"): getattr(instruction, name) for name in names if hasattr(instruction, name)}
-    return f"{type(instruction).__name__} ({', '.join(f'{name} {value}' for name, value in values.items())})"
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The instructions of a program: each says which memory it touches, and what compiled code reads of it.
+"""The instructions of a program: each is a `Work`, a compiled function and what it reads.
 
 An operand is a `Location` in a `Block` of memory. Where the block will be is settled when the program is
 complete (`program`), so instructions write an `Address` for it. `native_program` runs what they write.
@@ -6,8 +6,7 @@ complete (`program`), so instructions write an `Address` for it. `native_program
 
 from __future__ import annotations
 
-import struct
-from abc import ABC, abstractmethod
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,7 +23,7 @@ from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.guard import Zone
 from xpgrad.engine.process.memory import Workspaces, name_of
-from xpgrad.engine.process.team import Team
+from xpgrad.engine.process.team import Team, integers
 
 _KIND = records.positions(records.Kind)
 _ROWS_OF_SPAN = records.positions(Span).rows
@@ -122,14 +121,6 @@ class Location(NamedTuple):
         shifts = [(quantity, unit * itemsize) for quantity, unit in self.shifts]
         return Address(self.block, self.offset * itemsize, shifts)
 
-    def strided(self, itemsize: int) -> Strided:
-        """The address and three strides; an axis that it lacks has none.
-
-        Without axes, it is a vector of one element.
-        """
-        outer, row, column = [0, 0, 0, *(self.strides or [1])][-3:]
-        return Strided(self.address(itemsize), outer, row, column)
-
 
 def most(size: int | Quantity) -> int:
     """The size, or the largest that it can be."""
@@ -141,64 +132,64 @@ def parts_for(elements: int, team: Team) -> int:
     return sharing.compiled_parts(elements, team, sharing.COPY * team.grain)
 
 
-def three_strided(places: Sequence[Location], itemsize: int) -> list[Strided]:
-    """The target and one or two sources; nothing reads a source that is not there."""
-    found = [place.strided(itemsize) for place in places]
+def three_strided(places: Sequence[Location], addresses: Sequence[Address]) -> list[Strided]:
+    """The target and one or two sources, with three strides each; nothing reads a source that is not there.
+
+    An axis that an operand lacks has no stride. Without axes, it is a vector of one element.
+    """
+    found = [
+        Strided(address, *[0, 0, 0, *(place.strides or [1])][-3:])
+        for place, address in zip(places, addresses, strict=False)
+    ]
     return found + [Strided(0, 0, 0, 1)] * (3 - len(found))
 
 
-class Instruction(ABC):
-    """One of a program's instructions.
+class Work:
+    """An instruction: a compiled ``function(data, part)``, run in one part or in several, a thread each.
 
-    Its `kind` is one of `records.Kind`; `places` is what it reads or writes, and a program needs what it has
-    in `kept`.
+    `what` and `sizes` are for messages. `places` is what it reads or writes; ``numbers(addresses)`` are the
+    integers that the function takes, for the addresses of the places, and `kept` is what else they point
+    into. `multiplications` are its multiply-adds, where lanes are chosen by them; else 0.
     """
 
-    kind: int
-    kept: Any = None
+    kind = _KIND.work
+    _BEFORE_DATA = 1 + records.length(records.WorkRecord)  # its kind stands in front
 
-    def __init__(self, places: Sequence[Location]) -> None:
-        self.places = places
+    def __init__(
+        self,
+        what: str,
+        sizes: Any,
+        function: int,
+        parts: int,
+        team: Team,
+        places: Sequence[Location],
+        numbers: Callable[[list[Address]], Sequence[Any]] | None = None,
+        kept: Any = None,
+        multiplications: int = 0,
+    ) -> None:
+        self.what, self.sizes, self.parts, self.places = what, sizes, parts, places
+        self._function, self._team, self._numbers = function, team, numbers
+        self.kept, self.multiplications = kept, multiplications
+
+    def __str__(self) -> str:
+        return f"{self.what} (sizes {self.sizes}, parts {self.parts})"
 
     def blocks(self) -> list[Block]:
         """The memory that it reads or writes."""
         return [place.block for place in self.places]
 
-    @abstractmethod
+    def numbers(self, addresses: list[Address]) -> Sequence[Any]:
+        """The integers and addresses that the function takes."""
+        return self._numbers(addresses) if self._numbers else []
+
     def code(self, start: int, itemsize: int) -> list[Any]:
         """Its integers and addresses; `start` is where it will stand in the program's array."""
-
-
-class Work(Instruction):
-    """A compiled ``function(data, part)``, run in one part or in several, a thread each.
-
-    `multiplications` are its multiply-adds, where lanes are chosen by them; else 0.
-    """
-
-    kind = _KIND.work
-    multiplications = 0
-    _BEFORE_DATA = 1 + records.length(records.WorkRecord)  # its kind stands in front
-
-    def __init__(self, function: int, parts: int, team: Team, places: Sequence[Location]) -> None:
-        super().__init__(places)
-        self._function, self._parts, self._team = function, parts, team
-
-    @property
-    def parts(self) -> int:
-        """In how many parts it runs."""
-        return self._parts
-
-    @abstractmethod
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """The integers and addresses that the function takes; `start` is where they will stand."""
-
-    def code(self, start: int, itemsize: int) -> list[Any]:
-        """See Instruction."""
-        begin = self.data_start(start)
         for_team = (self._team.addresses or (0, 0, 0))[1:]
-        shared = records.SharedWork(self._function, Address(None, 8 * begin), self._parts, *for_team)
+        data = Address(None, 8 * self.data_start(start))
+        shared = records.SharedWork(self._function, data, self.parts, *for_team)
         record = records.WorkRecord(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
-        return [self.kind, *records.flat(record), *self.data(begin, itemsize)]
+        addresses = [place.address(itemsize) for place in self.places]
+        return [self.kind, *records.flat(record), *self.numbers(addresses)]
 
     def data_start(self, start: int) -> int:
         """Where, in the program's array, the integers begin that the function takes."""
@@ -206,190 +197,129 @@ class Work(Instruction):
 
     def is_native(self) -> bool:
         """Whether compiled code can start it, without Python's help for its threads."""
-        return self._parts == 1 or self._team.addresses is not None
+        return self.parts == 1 or self._team.addresses is not None
 
     def starter(self) -> Starter:
         """What runs it with Python's help, and keeps nothing of the recording alive."""
-        team, function, parts = self._team, self._function, self._parts
+        team, function, parts = self._team, self._function, self.parts
         return lambda data: team.run(function, data.ctypes.data, parts)
 
 
-class Pack(Work):
+def pack(
+    functions: Functions,
+    shape: tuple[int, ...],
+    count: int,
+    apart: int,
+    places: Sequence[Location],
+    team: Team,
+) -> Work:
     """A weight (k, n) into panels, or `count` of them, `apart` elements from each to the next.
 
     The places are those of the first one and of the target.
     """
+    parts = parts_for(count * prod(shape), team)
 
-    def __init__(
-        self,
-        functions: Functions,
-        shape: tuple[int, ...],
-        count: int,
-        apart: int,
-        places: Sequence[Location],
-        team: Team,
-    ) -> None:
-        super().__init__(functions.pack_part, parts_for(count * prod(shape), team), team, places)
-        self._functions, self._shape, self._count, self._apart = functions, shape, count, apart
+    def numbers(addresses: list[Address]) -> list[Any]:
+        factor, target = Factor(addresses[0], *places[0].strides), addresses[1]
+        return records.flat(records.Packing(functions.pack, parts, *shape, factor, target, count, apart))
 
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """See Work."""
-        source, target = (place.address(itemsize) for place in self.places)
-        factor, (k, n) = Factor(source, *self.places[0].strides), self._shape
-        pack = self._functions.pack
-        return records.flat(
-            records.Packing(pack, self._parts, k, n, factor, target, self._count, self._apart)
-        )
+    return Work("Pack", shape, functions.pack_part, parts, team, places, numbers)
 
 
-class Multiply(Work):
+def multiply(
+    sizes: Sequence[int | Quantity], places: Sequence[Location], add: bool, team: Team, dtype: np.dtype
+) -> Work:
     """A matrix product, C = A B or C += A B; each factor is contiguous by rows or by columns.
 
     The sizes are rows and columns of C, and how many elements a sum has; the places are those of C, A and B.
     """
+    m, n, k = map(most, sizes)
+    planned = plan(name_of(dtype), (m, n, k), team.size(), team.grain)
+    memory = Location(Block.of_workspaces(planned.workspaces(planned.parts), dtype.itemsize))
 
-    def __init__(
-        self,
-        sizes: Sequence[int | Quantity],
-        places: Sequence[Location],
-        add: bool,
-        team: Team,
-        dtype: np.dtype,
-    ) -> None:
-        m, n, k = map(most, sizes)
-        self._plan = plan(name_of(dtype), (m, n, k), team.size(), team.grain)
-        parts = self._plan.parts
-        memory = Location(Block.of_workspaces(self._plan.workspaces(parts), dtype.itemsize))
-        super().__init__(self._plan.functions.multiply, parts, team, [*places, memory])
-        self.sizes, self._add = sizes, add
+    def numbers(addresses: list[Address]) -> list[Any]:
+        return records.flat(planned.record(sizes, *_factors(places, addresses), add, addresses[-1]))
 
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """See Work."""
-        *matrices, memory = self.places
-        c, a, b = (Factor(place.address(itemsize), *place.strides) for place in matrices)
-        return records.flat(self._plan.record(self.sizes, c, a, b, self._add, memory.address(itemsize)))
+    function = planned.functions.multiply
+    return Work("Multiply", sizes, function, planned.parts, team, [*places, memory], numbers)
 
 
-class MultiplyEach(Work):
-    """Products of a stack of `count` matrices, each as a whole in one thread; for the rest see Multiply.
+def multiply_each(
+    sizes: tuple[int, int, int],
+    count: int,
+    steps: Sequence[int],
+    places: Sequence[Location],
+    add: bool,
+    team: Team,
+    dtype: np.dtype,
+) -> Work:
+    """Products of a stack of `count` matrices, each as a whole in one thread; for the rest see `multiply`.
 
     `steps` are the distances from one matrix to the next, of C, A and B.
     """
+    planned = plan(name_of(dtype), sizes, 1)
+    parts = sharing.product_threads(prod(sizes) * count, team.size(), team.grain)
+    memory = Location(Block.of_workspaces(planned.workspaces(parts), dtype.itemsize))
 
-    def __init__(
-        self,
-        sizes: tuple[int, int, int],
-        count: int,
-        steps: Sequence[int],
-        places: Sequence[Location],
-        add: bool,
-        team: Team,
-        dtype: np.dtype,
-    ) -> None:
-        self._plan = plan(name_of(dtype), sizes, 1)
-        parts = sharing.product_threads(prod(sizes) * count, team.size(), team.grain)
-        memory = Location(Block.of_workspaces(self._plan.workspaces(parts), dtype.itemsize))
-        super().__init__(compiled_stack_product(name_of(dtype)), parts, team, [*places, memory])
-        self._sizes, self._count, self._steps, self._add = sizes, count, steps, add
+    def numbers(addresses: list[Address]) -> list[Any]:
+        first = planned.record(sizes, *_factors(places, addresses), add, addresses[-1])
+        return records.flat(records.Products(planned.functions.multiply, count, parts, *steps, first))
 
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """See Work."""
-        *matrices, memory = self.places
-        c, a, b = (Factor(place.address(itemsize), *place.strides) for place in matrices)
-        first = self._plan.record(self._sizes, c, a, b, self._add, memory.address(itemsize))
-        multiply, (c_step, a_step, b_step) = self._plan.functions.multiply, self._steps
-        return records.flat(
-            records.Products(multiply, self._count, self._parts, c_step, a_step, b_step, first)
-        )
+    function = compiled_stack_product(name_of(dtype))
+    return Work("MultiplyEach", (count, *sizes), function, parts, team, [*places, memory], numbers)
 
 
-class Arithmetic(Work):
+def _factors(places: Sequence[Location], addresses: Sequence[Address]) -> list[Factor]:
+    """C, A and B of a product."""
+    return [Factor(address, *place.strides) for place, address in zip(places, addresses, strict=False)]
+
+
+AXES = 3
+"""Of arrays in arithmetic, at most."""
+
+
+def arithmetic(
+    kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Team, dtype: str
+) -> Work:
     """Zero, a copy, sum, product, root, or sums over rows: of arrays of one shape, in parts of columns.
 
-    The result of sums over rows has no strides but along the columns.
+    `kind` is one of `records.ArithmeticKind`. The result of sums over rows has no strides but along the
+    columns.
     """
+    from xpgrad.engine.programs.entry_points import compiled_arithmetic
 
-    AXES = 3
+    parts, number = parts_for(prod(map(most, shape)), team), records.ArithmeticKind._fields.index(kind)
+    sizes = [1, 1, 1, *shape][-AXES:]
 
-    def __init__(
-        self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Team, dtype: str
-    ) -> None:
-        from xpgrad.engine.programs.entry_points import compiled_arithmetic
+    def numbers(addresses: list[Address]) -> list[Any]:
+        operands = three_strided(places, addresses)
+        return records.flat(records.ArithmeticRecord(number, parts, *sizes, *operands))
 
-        parts = parts_for(prod(map(most, shape)), team)
-        super().__init__(compiled_arithmetic(dtype), parts, team, places)
-        self.operation, self._shape = kind, shape
-
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """See Work."""
-        planes, rows, columns = [1, 1, 1, *self._shape][-self.AXES :]
-        target, first, second = three_strided(self.places, itemsize)
-        return records.flat(
-            records.ArithmeticRecord(
-                kind=records.ArithmeticKind._fields.index(self.operation),
-                parts=self._parts,
-                planes=planes,
-                rows=rows,
-                columns=columns,
-                target=target,
-                first=first,
-                second=second,
-            )
-        )
+    return Work(kind, shape, compiled_arithmetic(dtype), parts, team, places, numbers)
 
 
-class ArrayLoop(Work):
+def array_loop(
+    function: int,
+    count: int,
+    elements: int,
+    sizes: Sequence[int],
+    places: Sequence[Location],
+    numbers: Sequence[float],
+    team: Team,
+) -> Work:
     """``loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, each part some of that.
 
     `function` is the address of the loop's ``part(data, number)``, see `compiled.arrays`; `elements` is how
     many there are in all. The elements of each array follow one another.
     """
+    parts = min(sharing.compiled_parts(elements, team, sharing.ARRAY), max(1, count))
+    bounds, reals = integers(sharing.cuts(count, parts)), (ctypes.c_double * len(numbers))(*numbers)
+    head = records.ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
 
-    def __init__(
-        self,
-        function: int,
-        count: int,
-        elements: int,
-        sizes: Sequence[int],
-        arrays: Sequence[Location],
-        numbers: Sequence[float],
-        team: Team,
-    ) -> None:
-        parts = min(sharing.compiled_parts(elements, team, sharing.ARRAY), max(1, count))
-        super().__init__(function, parts, team, arrays)
-        self._cuts, self._sizes = sharing.cuts(count, parts), sizes
-        self._numbers = [struct.unpack("q", struct.pack("d", number))[0] for number in numbers]
+    def taken(addresses: list[Address]) -> list[Any]:
+        return [*head, *sizes, *addresses]
 
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """See Work: behind what the function takes stand the cuts and the numbers."""
-        taken = [*self._sizes, *(place.address(itemsize) for place in self.places)]
-        behind = start + records.length(records.ArraysHead) + len(taken)
-        cuts, numbers = (Address(None, 8 * at) for at in (behind, behind + len(self._cuts)))
-        return [*records.ArraysHead(cuts, numbers), *taken, *self._cuts, *self._numbers]
-
-
-class Planned(Work):
-    """A compiled function for which all is found but where its arrays are.
-
-    ``numbers(addresses)`` are the integers that it takes, `kept` is what they point into.
-    """
-
-    def __init__(
-        self,
-        function: int,
-        parts: int,
-        numbers: Callable[[list[Address]], Sequence[Any]],
-        places: Sequence[Location],
-        kept: Any,
-        team: Team,
-        multiplications: int = 0,
-    ) -> None:
-        super().__init__(function, parts, team, places)
-        self._numbers, self.kept, self.multiplications = numbers, kept, multiplications
-
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """See Work."""
-        return [*self._numbers([place.address(itemsize) for place in self.places])]
+    return Work("ArrayLoop", elements, function, parts, team, places, taken, (bounds, reals))
 
 
 class RunTimeLoop(Work):
@@ -398,18 +328,20 @@ class RunTimeLoop(Work):
     def __init__(self, loop: TimeLoop, stages: Sequence[Elementwise | Product], team: Team) -> None:
         if loop.head.stages:
             self.kind = _KIND.steps
+        places = [matrix.memory.place for matrix in loop.matrices]
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
-        places = [*tables, *(matrix.memory.place for matrix in loop.matrices)]
-        super().__init__(loop.function, loop.parts, team, places)
-        self.loop, self.kept = loop, loop.kept
-        self.stages = stages
         weights = [stage.weight.array.shape for stage in stages if isinstance(stage, Product)]
-        self.multiplications = int(loop.kept[0][:, _ROWS_OF_SPAN].sum()) * sum(map(prod, weights))
+        steps = loop.kept[0]
+        multiplications = int(steps[:, _ROWS_OF_SPAN].sum()) * sum(map(prod, weights))
+        self.loop, self.stages = loop, stages
+        super().__init__(
+            "RunTimeLoop", len(steps), loop.function, loop.parts, team, [*places, *tables],
+            kept=loop.kept, multiplications=multiplications,
+        )  # fmt: skip
 
-    def data(self, start: int, itemsize: int) -> list[Any]:
+    def numbers(self, addresses: list[Address]) -> list[Any]:
         """See Work."""
         head: list[Any] = [*self.loop.head]
-        for matrix in self.loop.matrices:
-            place = matrix.memory.place
-            head += matrix.record(place.address(itemsize), place.strides[0])
+        for matrix, place, address in zip(self.loop.matrices, self.places, addresses, strict=False):
+            head += matrix.record(address, place.strides[0])
         return head

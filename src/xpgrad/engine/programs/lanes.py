@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import Team
-from xpgrad.engine.programs.instructions import Block, Instruction, Work
+from xpgrad.engine.programs.instructions import Block, Work
 from xpgrad.engine.programs.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def side_by_side(draft: Draft, team: Team) -> range:
     return together if all(map(_pays, works)) and _are_apart(draft, together, works) else none
 
 
-def _pays(lane: Sequence[Instruction]) -> bool:
-    large = [one for one in lane if isinstance(one, Work) and one.multiplications]
+def _pays(lane: Sequence[Work]) -> bool:
+    large = [one for one in lane if one.multiplications]
     return all(one.parts == 1 for one in large) and sum(one.multiplications for one in large) >= sharing.LANE
 
 
-def _are_apart(draft: Draft, together: range, lanes: Sequence[Sequence[Instruction]]) -> bool:
+def _are_apart(draft: Draft, together: range, lanes: Sequence[Sequence[Work]]) -> bool:
     """Whether no two lanes have memory in common that one of them may write.
 
     Nobody writes the call's arrays, and only the schedule in front of the lanes its tables.

@@ -3,7 +3,6 @@
 The rows' instructions are generated: as loops over elements they take five times as long to compile.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,6 @@ _LINES = 4  # for each part, at least, where parts have rows
 _TOGETHER = 4  # rows of a sum over rows, whose target is written once for all of them
 
 
-@functools.cache
 def arithmetic(dtype: str, lanes: int) -> Any:
     """The function ``(data, part)`` for a dtype, with so many elements in a vector.
 

@@ -345,7 +345,7 @@ def _by_steps(data, part, real):
 
 @inside()
 def move_rows(data, part, real):
-    """One part of a MoveRows: every `parts`-th step or sequence."""
+    """One part of a MoveRowsRecord: every `parts`-th step or sequence."""
     kind, at = data[_MOVE_ROWS.kind], _MOVE
     if kind == at.unpack:
         _unpack(data, part, real)

@@ -28,7 +28,6 @@ from xpgrad.engine.programs.instructions import (
     Additions,
     Address,
     Block,
-    Instruction,
     Quantity,
     Shift,
     Starter,
@@ -58,14 +57,8 @@ class Form(NamedTuple):
 class Look(NamedTuple):
     """What one look at a call's arrays shows: all that a program needs to run on them.
 
-    Parameters
-    ----------
-    form : Form
-        Calls with equal forms share a program.
-    addresses : list of int
-        Where the arrays are; each run needs a list of its own.
-    fresh : callable
-        Makes memory for results.
+    Calls with equal forms share a program. `addresses` says where the arrays are; each run needs a list of
+    its own. `fresh` makes memory for results.
     """
 
     form: Form
@@ -112,7 +105,7 @@ class Draft:
 
     def __init__(self) -> None:
         self.inputs: list[Block] = []
-        self.instructions: list[Instruction] = []
+        self.instructions: list[Work] = []
         self.lane: int | None = None
         self.lanes: list[int | None] = []
         self._inside: dict[Block, BlockOffset] = {}
@@ -122,7 +115,7 @@ class Draft:
         self.inputs.append(Block(0))
         return self.inputs[-1]
 
-    def add(self, instruction: Instruction) -> None:
+    def add(self, instruction: Work) -> None:
         """Write down the next instruction."""
         self.instructions.append(instruction)
         self.lanes.append(self.lane)
@@ -157,18 +150,10 @@ class Draft:
 
 
 class Program:
-    """Instructions and the memory on which they work.
+    """Instructions, and the memory on which they work.
 
-    Parameters
-    ----------
-    draft : Draft
-        What it does.
-    outputs : sequence of (Block, tuple of int or Quantity) or None
-        Of each result the memory and the sizes, None for none.
-    machine : Machine
-        On whose threads it runs.
-    dtype : dtype
-        Of all arrays.
+    `outputs` has the memory and the sizes of each result, None for none. The program runs on the threads of
+    `machine`; all arrays have the `dtype`.
 
     Attributes
     ----------
@@ -219,7 +204,7 @@ class Program:
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
             one = Stretch(start, len(code))
-            if isinstance(instruction, Work) and not instruction.is_native():
+            if not instruction.is_native():
                 one = Stretch(start, len(code), instruction.starter(), instruction.data_start(start + 1))
             each.append(one)
         self.end = len(code)
@@ -322,7 +307,7 @@ class Program:
             if isinstance(one, Lanes):
                 self._team.map(lambda lane: self._run(lane, code, own), one.each)
             elif one.start is None:
-                _executor()(own, one.begin, one.end)
+                self._link(own, one.begin, one.end, 0, 0, 0)
             else:
                 one.start(code[one.data :])
 
@@ -337,15 +322,7 @@ class Program:
 
 
 class ProgramForSteps:
-    """A program whose calls have different T, for one of them.
-
-    Parameters
-    ----------
-    program : Program
-        The program.
-    steps : int
-        T.
-    """
+    """A program whose calls have different T, for one of them: `steps`."""
 
     __slots__ = ("_run", "_shapes", "_steps", "count")
 
@@ -435,16 +412,8 @@ def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, 
 
 
 @functools.cache
-def _executor() -> Any:
-    """``(code, begin, end)``, which walks through the instructions of a program's array."""
-    from xpgrad.engine.programs.entry_points import compiled_executor
-
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor())
-
-
-@functools.cache
 def _linker() -> Any:
-    """``(code, begin, end, links, count, addresses)``, which adds addresses before it does the same."""
+    """``(code, begin, end, links, count, addresses)``: it adds addresses, then walks through instructions."""
     from xpgrad.engine.programs.entry_points import compiled_linker
 
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(compiled_linker())

@@ -10,7 +10,7 @@ from xpgrad.engine.programs.instructions import Block, CannotRecordError, Locati
 from xpgrad.engine.programs.schedule import RowSlice
 
 if TYPE_CHECKING:
-    from xpgrad.engine.programs.recorder import Recorder
+    from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
 
 Sizes = tuple[int | Quantity, ...]
 Strides = tuple[Any, ...]  # integers, and quantities where they depend on a call's T
@@ -19,23 +19,9 @@ Strides = tuple[Any, ...]  # integers, and quantities where they depend on a cal
 class Recorded:
     """An array that a program will have: where it is, not what is in it.
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Which writes the program.
-    block : Block
-        The memory.
-    offset : int
-        Of the first element, counted in elements.
-    sizes, strides : tuple of int or Quantity
-        As NumPy's shape and strides, in elements, with quantities for those that a call decides.
-    shifts : sequence of (Quantity, int), optional
-        The first element is the product of each two further on, in elements.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        The largest sizes.
+    `offset` is that of the first element in the block; each of the `shifts`, a quantity and a number, moves
+    it further by their product. `sizes` and `strides` are as NumPy's, in elements, with quantities for those
+    that a call decides; `shape` has the largest sizes.
     """
 
     device = "cpu"
@@ -44,7 +30,7 @@ class Recorded:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: RecordedArithmetic,
         block: Block,
         offset: int,
         sizes: Sizes,
@@ -156,7 +142,7 @@ class Recorded:
 class RecordedNamespace:
     """The functions of the array API that can be recorded."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RecordedArithmetic) -> None:
         self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:

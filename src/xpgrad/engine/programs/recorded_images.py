@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.records import RowSums, flat
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.programs.instructions import parts_for
-from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
+from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, check_fixed
+from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
 
 if TYPE_CHECKING:
     from xpgrad.engine.images.compiled_shifts import ShiftPlan
@@ -31,20 +31,8 @@ def _unwritable(what: str) -> Callable[..., Any]:
     return method
 
 
-class RecordedImages(InPlaceImages):
+class RecordedImages(RecordedArithmetic, InPlaceImages):
     """The part of the recorder for batches of images; threads share the work of each instruction."""
-
-    fresh: Callable[[Sizes], Recorded]
-    copy: Callable[[Recorded, Recorded], None]
-    broadcast: Callable[[Recorded, tuple[int, ...]], Recorded]
-    emit_arithmetic: Callable[[str, Recorded, Sequence[Recorded]], None]
-    multiply: Callable[..., None]
-    multiply_stack: Callable[..., bool]
-    contiguous: Callable[[Recorded], Recorded]
-    column_sums: Callable[[Recorded], Recorded]
-    run_planned: Callable[..., None]
-    dtype: Any
-    _machine: Machine
 
     def compiles(self) -> bool:
         """True: programs are compiled."""

@@ -6,6 +6,7 @@ Needs no llvmlite itself; what it writes down is compiled from `native_timeline`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,10 @@ class Schedule(Work):
 
     It writes tables of integers, among them the program's quantities, and completes the program by these.
 
-    Parameters
-    ----------
-    lengths : Block or None
-        The length of each sequence, 64-bit integers one behind the other; with resets, T numbers follow each
-        length. None if all are T.
-    steps, batch : int
-        The largest T, and N.
-    resets : {0, 1, 2}
-        Whether the lengths have resets, and 2 where all are T besides.
-    itemsize : int
-        Bytes of an element of the program's arrays.
-    team
-        The threads, of which this takes one.
+    `lengths` has the length of each sequence, 64-bit integers one behind the other; with resets, T numbers
+    follow each length. None means that all are T. `steps` is the largest T, `batch` is N. `resets` is 1 where
+    the lengths have resets, and 2 where all are T besides. `itemsize` are the bytes of an element of the
+    program's arrays.
     """
 
     def __init__(
@@ -64,7 +56,7 @@ class Schedule(Work):
 
         self.steps, self.batch, self.tables = steps, batch, Block(0)
         places = [Location(block) for block in (lengths, self.tables) if block is not None]
-        super().__init__(compiled_schedule(), 1, team, places)
+        super().__init__("Schedule", (steps, batch), compiled_schedule(), 1, team, places)
         self._lengths, self._itemsize, self.resets = lengths, itemsize, resets
         self.is_full = lengths is None or resets == 2
         self._size = 0
@@ -157,10 +149,10 @@ class Schedule(Work):
         )
 
     def quantities(self) -> Address:
-        """The table of quantities, once `data` has been asked for."""
+        """The table of quantities, once `numbers` has been asked for."""
         return Address(self.tables, 8 * self._quantities_at)
 
-    def data(self, start: int, itemsize: int) -> list[Any]:
+    def numbers(self, addresses: list[Address]) -> list[Any]:
         """See Work."""
         self._quantities_at = self._table(self._quantities)
         head = records.ScheduleRecord(
@@ -179,78 +171,53 @@ class Schedule(Work):
         return [*records.flat(head), *requests]
 
 
+@dataclass(frozen=True)
 class ScheduledSteps:
-    """Steps of a time loop that a Schedule finds.
+    """Steps of a time loop that a Schedule finds: `count` of them.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Which finds them.
-    count : Quantity
-        How many.
-    low, high : int
-        The quantities between which they are, counted from the first step.
-    table : int
-        Where the table of steps stands among the schedule's.
-    first : Quantity or None
-        Which of that table's steps is the first of these.
-    reverse : bool
-        Whether time runs backwards.
+    They are between the quantities `low` and `high`, counted from the first step. `table` says where the
+    table of steps stands among the schedule's, `first` which of that table's steps is the first of these;
+    `reverse`, whether time runs backwards.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        count: Quantity,
-        low: int,
-        high: int,
-        table: int,
-        first: Quantity | None,
-        reverse: bool,
-    ) -> None:
-        self._schedule, self._count, self._low, self._high = schedule, count, low, high
-        self._table, self._first, self._reverse = table, first, reverse
+    schedule: Schedule
+    count: Quantity
+    low: int
+    high: int
+    table: int
+    first: Quantity | None
+    reverse: bool
 
     def __len__(self) -> int:
         """How many there can be."""
-        return self._count.most
+        return self.count.most
 
     def spans(self) -> np.ndarray:
         """Steps of sequences that are all as long as can be."""
-        return np.asarray([Span(self._schedule.batch)] * self._count.most)
+        return np.asarray([Span(self.schedule.batch)] * self.count.most)
 
     @property
     def rows_at_most(self) -> int:
         """How many rows the schedule's tables are made for."""
-        return self._schedule.steps * self._schedule.batch
+        return self.schedule.steps * self.schedule.batch
 
     def marks(self) -> Address | None:
         """Of each row what resets cut it off from, where there are any."""
-        return self._schedule.marks(self._reverse)
+        return self.schedule.marks(self.reverse)
 
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
         """The head with these steps, and with the cuts between `parts` threads."""
-        shifts = [] if self._first is None else [(self._first, 8 * _SPAN)]
-        spans = Address(self._schedule.tables, 8 * self._table, shifts)
-        bounds = self._schedule.cuts(parts, self._low, self._high)
-        return head._replace(steps=self._count, spans=spans, bounds=bounds)
+        shifts = [] if self.first is None else [(self.first, 8 * _SPAN)]
+        spans = Address(self.schedule.tables, 8 * self.table, shifts)
+        bounds = self.schedule.cuts(parts, self.low, self.high)
+        return head._replace(steps=self.count, spans=spans, bounds=bounds)
 
 
 class ScheduledChunk:
     """Consecutive steps, from last to first, that a Schedule finds; see `_recurrent.timeline.Chunk`.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Which finds them.
-    base : int
-        The first of the chunk's quantities.
-    table : int
-        Where the steps from last to first stand among the schedule's tables.
-    most : int
-        The largest number of rows.
-    reverse : bool
-        Whether time runs backwards.
+    `base` is the first of the chunk's quantities, `table` where the steps from last to first stand among the
+    schedule's tables. It has at most `most` rows. `reverse` says whether time runs backwards.
     """
 
     def __init__(self, schedule: Schedule, base: int, table: int, most: int, reverse: bool) -> None:
@@ -270,88 +237,53 @@ class ScheduledChunk:
         return self.rows.most
 
 
+@dataclass(frozen=True)
 class RowSlice:
-    """Rows of an array, as a key: `rows` of them from `start` on.
+    """Rows of an array, as a key: `rows` of them from `start` on."""
 
-    Parameters
-    ----------
-    start : Quantity or int
-        The first.
-    rows : Quantity or int
-        How many.
+    start: Quantity | int
+    rows: Quantity | int
+
+
+def move_rows(
+    kind: str,
+    schedule: Schedule,
+    reverse: bool,
+    places: Sequence[Location],
+    width: int,
+    chunk: ScheduledChunk | None,
+    team: Team,
+    dtype: str,
+) -> Work:
+    """Rows moved between the order of the batch and that of the time loop; for `kind` see `records.MoveKind`.
+
+    `reverse` says whether time runs backwards; the rows of a full batch have the order of time all the same.
+    The places are those of the target, the source, and the states before the first step where there are some:
+    with the strides of arrays over time and batch (T, N, width), else as if these were the last two axes.
+    Only the rows of the `chunk` are moved, without one all.
     """
+    from xpgrad.engine.programs.entry_points import compiled_rows
 
-    def __init__(self, start: Quantity | int, rows: Quantity | int) -> None:
-        self.start, self.rows = start, rows
+    over_time = kind in ("pack", "unpack", "turn", "previous")
+    parts = parts_for(width * schedule.batch * (schedule.steps if over_time else 1), team)
+    if kind in ("previous", "unsort"):  # a reset cuts off what was before
+        schedule.marks(reverse)
+    steps, zero = Quantity(_QUANTITY.steps, schedule.steps), Quantity(_QUANTITY.zero, 0)
+    low, high, first = zero, steps, zero
+    if chunk is not None:
+        low, high, first = chunk.low, chunk.high, chunk.start
+    elif kind == "unpack":
+        high = Quantity(_QUANTITY.padded, schedule.steps)
 
+    def numbers(addresses: list[Address]) -> list[Any]:
+        target, source, initial = three_strided(places, addresses)
+        record = records.MoveRowsRecord(
+            kind=records.MoveKind._fields.index(kind), parts=parts, reverse=int(reverse),
+            known=schedule.known(), low=low, high=high, first=first,
+            is_turned=int(reverse and schedule.is_full), steps=steps, width=width, target=target,
+            source=source, initial=initial,
+        )  # fmt: skip
+        return records.flat(record)
 
-class MoveRows(Work):
-    """Rows moved between the order of the batch and that of the time loop.
-
-    Parameters
-    ----------
-    kind : str
-        One of `records.MoveKind`.
-    schedule : Schedule
-        Which knows the rows.
-    reverse : bool
-        Whether time runs backwards; the rows of a full batch have the order of time all the same.
-    places : sequence of Location
-        The target, the source, and the states before the first step where there are some; with the strides of
-        arrays over time and batch (T, N, width), else as if these were the last two axes.
-    width : int
-        Columns.
-    chunk : ScheduledChunk or None
-        The steps whose rows are wanted; all by default.
-    team, dtype
-        The threads, and the arrays' dtype.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        schedule: Schedule,
-        reverse: bool,
-        places: Sequence[Location],
-        width: int,
-        chunk: ScheduledChunk | None,
-        team: Team,
-        dtype: str,
-    ) -> None:
-        from xpgrad.engine.programs.entry_points import compiled_rows
-
-        over_time = kind in ("pack", "unpack", "turn", "previous")
-        elements = width * schedule.batch * (schedule.steps if over_time else 1)
-        parts = parts_for(elements, team)
-        super().__init__(compiled_rows(dtype), parts, team, [*places, Location(schedule.tables)])
-        self._kind, self._schedule, self._reverse, self._width = kind, schedule, reverse, width
-        if kind in ("previous", "unsort"):  # a reset cuts off what was before
-            schedule.marks(reverse)
-        if chunk is None:
-            zero = Quantity(_QUANTITY.zero, 0)
-            high = _QUANTITY.padded if kind == "unpack" else _QUANTITY.steps
-            self._range = zero, Quantity(high, schedule.steps), zero
-        else:
-            self._range = chunk.low, chunk.high, chunk.start
-
-    def data(self, start: int, itemsize: int) -> list[Any]:
-        """See Work."""
-        low, high, first = self._range
-        target, source, initial = three_strided(self.places[:-1], itemsize)
-        return records.flat(
-            records.MoveRowsRecord(
-                kind=records.MoveKind._fields.index(self._kind),
-                parts=self._parts,
-                reverse=int(self._reverse),
-                known=self._schedule.known(),
-                low=low,
-                high=high,
-                first=first,
-                is_turned=int(self._reverse and self._schedule.is_full),
-                steps=Quantity(_QUANTITY.steps, self._schedule.steps),
-                width=self._width,
-                target=target,
-                source=source,
-                initial=initial,
-            )
-        )
+    tables = Location(schedule.tables)
+    return Work(f"MoveRows {kind}", width, compiled_rows(dtype), parts, team, [*places, tables], numbers)

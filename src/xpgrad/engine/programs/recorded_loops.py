@@ -1,0 +1,217 @@
+"""Time loops, written down: row buffers, the weights of loops, their steps, and rows of uneven lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.compiled.machine import LoopWeight, Machine, Resets
+from xpgrad.engine.compiled.products.matrix import compiled_products
+from xpgrad.engine.formulas.formula import Elementwise, Product, Span
+from xpgrad.engine.process.memory import LINE
+from xpgrad.engine.programs.instructions import Quantity, RunTimeLoop, pack
+from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
+from xpgrad.engine.programs.recorded_arithmetic import merged, real_strides
+from xpgrad.engine.programs.recorded_images import RecordedImages
+from xpgrad.engine.programs.schedule import RowSlice, Schedule, ScheduledChunk, ScheduledSteps, move_rows
+from xpgrad.engine.standard import first_row
+
+_ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet in few lines of the caches
+
+
+class RecordedLoops(RecordedImages):
+    """The part of the recorder for time loops.
+
+    `is_full` says whether the lengths of all calls are T, which resets stand behind.
+    """
+
+    def __init__(self, machine: Machine, dtype: Any, is_full: bool) -> None:
+        super().__init__(machine, dtype)
+        self._is_full = is_full
+        self._schedule: Schedule | None = None
+        self._has_one_step = False
+        self._carried: dict[int, Recorded] = {}
+
+    # --- row buffers
+
+    def wrap(self, array: Recorded) -> Recorded:
+        """The array itself, its rows made contiguous."""
+        return self.by_rows(array)
+
+    def rows(self, count: int | Quantity, width: int, like: Any) -> Recorded:
+        """New memory."""
+        return self.fresh((count, width))
+
+    def scratch(self, count: int | Quantity, width: int, like: Any) -> Recorded:
+        """New memory, its rows kept off distances at which they would push one another out of the caches."""
+        pad = LINE // self.dtype.itemsize if width * self.dtype.itemsize % _ALIASED == 0 else 0
+        return self.fresh((count, width + pad))[:, :width]
+
+    def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
+        """The product, in new memory."""
+        return self.matmul(a, b)
+
+    def carry(self, array: Recorded) -> Recorded:
+        """A copy of the array."""
+        result = self.scratch(array.sizes[0], array.shape[1], like=array)
+        self.copy(result, array)
+        self._carried[id(result)] = result
+        return result
+
+    def columns(self, rows: Recorded, start: int, stop: int) -> Recorded:
+        """A view."""
+        return rows[:, start:stop]
+
+    def array(self, rows: Recorded) -> Recorded:
+        """The buffer itself."""
+        return rows
+
+    # --- what is computed
+
+    def chunk(self, width: int, like: Any) -> int:
+        """As the engine."""
+        return self._machine.chunk(width, like)
+
+    def matmul(self, a: Recorded, b: Recorded) -> Recorded:
+        """Matrix product, in new memory."""
+        if a.ndim != 2 or b.ndim != 2:
+            return self.product(a, b)
+        result = self.fresh((a.sizes[0], b.sizes[1]))
+        self.multiply(result, a, b)
+        return result
+
+    def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int | Quantity) -> None:
+        """Matrix product, into the target's rows."""
+        if isinstance(first, Quantity):
+            self.multiply(target.part(RowSlice(first, a.sizes[0])), a, b)
+        else:
+            check_fixed(a)
+            self.multiply(target[first : first + a.shape[0], :], a, b)
+
+    def add_product(self, total: Recorded | None, a: Recorded, b: Recorded) -> Recorded:
+        """Matrix product, added to the total in place."""
+        if total is None:
+            return self.matmul(a, b)
+        return self.product(a, b, total, add=True)
+
+    def scale(self, array: Recorded, factors: Recorded) -> Recorded:
+        """Each row times its factor, in place."""
+        strides = (factors.strides[0], 0)
+        self.emit_arithmetic("multiply", array, [array, factors.view(factors.offset, array.sizes, strides)])
+        return array
+
+    def roots(self, squares: Recorded) -> Recorded:
+        """In new memory."""
+        return self.arithmetic("root", squares)
+
+    # --- loops
+
+    def pack(self, weight: Recorded) -> Recorded:
+        """As NumpyEngine.pack."""
+        return self.contiguous(weight)
+
+    def loop_weight(self, weight: Recorded, times: int) -> LoopWeight:
+        """See NumpyEngine.loop_weight; packing is part of the program."""
+        if times == 1 and self._schedule is None:  # products of a single step need no loop
+            self._has_one_step = True
+            return LoopWeight(weight)
+        functions = compiled_products(self._name)
+        *lead, k, n = weight.shape
+        source = weight if _is_stack(weight) else self.contiguous(weight)
+        _, (steps,) = merged(tuple(lead), [source.strides[:-2]])
+        first = source[(*[0] * len(lead), ...)]
+        panels = self.fresh((functions.panels(weight.shape),))
+        places = [first.place._replace(strides=real_strides(first)), panels.place]
+        self._draft.add(pack(functions, (k, n), prod(lead), sum(steps), places, self._machine.team))
+        return LoopWeight(weight, panels)
+
+    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | ScheduledSteps) -> None:
+        """The time loop, compiled."""
+        if not len(steps):
+            return
+        if isinstance(steps, ScheduledSteps):
+            loop = self._machine.time_loop(stages, steps.spans(), True, self._resets(steps))
+            loop = loop._replace(head=steps.put_into(loop.head, 1 if loop.head.stages else loop.parts))
+        elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
+            self._scan_one_step(stages, steps)
+            return
+        else:
+            loop = self._machine.time_loop(stages, steps, by_stages=True)
+        self._draft.add(RunTimeLoop(loop, stages, self._machine.team))
+
+    def _resets(self, steps: ScheduledSteps) -> Resets | None:
+        """What the loop reads of resets, where there are any: a table in memory that the schedule writes."""
+        marks = steps.marks()
+        if marks is None or marks.block is None:
+            return None
+        unit = self.dtype.itemsize
+        table = Recorded(self, marks.block, marks.bytes // unit, (steps.rows_at_most * 8 // unit,), (1,))
+        return Resets(self.xp.reshape(table, (1, -1)), self._carried)
+
+    def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+        """The stages one after the other, with products that take a weight as it is."""
+        span = Span._make(steps[0].tolist())
+        for stage in stages:
+            if isinstance(stage, Product):
+                first, weight = first_row(stage.source, span), stage.weight.array
+                rows = stage.source.rows[first : first + span.rows, :]
+                self._multiply_once(stage.target[: span.rows, :], rows, weight)
+            else:
+                self.scan([stage], steps)
+
+    def _multiply_once(self, target: Recorded, rows: Recorded, weight: Recorded) -> None:
+        """Rows times a weight as it is; one of heads block by block."""
+        if weight.ndim == 2:
+            self.multiply(target, rows, weight)
+            return
+        blocks, heads, k, n = weight.shape
+        sources, targets = self._by_head(rows, heads, k), self._by_head(target, heads, n)
+        for block in range(blocks):
+            source, to = block % sources.shape[0], block % targets.shape[0]
+            self.product(sources[source, ...], weight[block, ...], targets[to, ...], add=block > to)
+
+    def _by_head(self, x: Recorded, heads: int, width: int) -> Recorded:
+        """A matrix whose columns stand by block and head, as blocks of the heads' matrices."""
+        parted = x.split_last((x.shape[1] // (heads * width), heads, width))
+        return self.xp.permute_dims(parted, (1, 2, 0, 3))
+
+    # --- sequences of uneven lengths
+
+    def schedule(self, lengths: Recorded | None, steps: int, batch: int) -> Schedule:
+        """What lengths and T decide; found once, in front of everything that asks for it."""
+        if self._schedule is None:
+            block, resets = None, 0
+            if lengths is not None:
+                block, resets = lengths.block, int(lengths.ndim == 2) * (1 + self._is_full)
+            itemsize, team = self.dtype.itemsize, self._machine.team
+            self._schedule = Schedule(block, steps, batch, resets, itemsize, team)
+            self._draft.add(self._schedule)
+        return self._schedule
+
+    def move_rows(
+        self,
+        kind: str,
+        array: Recorded,
+        sizes: Sizes,
+        *,
+        reverse: bool = False,
+        initial: Recorded | None = None,
+        chunk: ScheduledChunk | None = None,
+    ) -> Recorded:
+        """Rows in another order, in new memory of these sizes; for the rest see `schedule.move_rows`."""
+        if self._schedule is None:
+            raise CannotRecordError("rows of lengths that are not known")
+        result = self.fresh(sizes)
+        places = [x.place for x in (result, array, initial) if x is not None]
+        team, width = self._machine.team, result.shape[-1]
+        self._draft.add(move_rows(kind, self._schedule, reverse, places, width, chunk, team, self._name))
+        return result
+
+
+def _is_stack(x: Recorded) -> bool:
+    """Whether it is a matrix by rows or by columns, or several of these at equal distances."""
+    sizes, _ = merged(x.sizes[:-2], [x.strides[:-2]])
+    return len(sizes) <= 1 and 1 in real_strides(x[(*[0] * (x.ndim - 2), ...)])
