@@ -1,4 +1,4 @@
-"""Scalar functions for float32 and float64 alike: selections, and what the dtype alone tells apart."""
+"""Scalar functions for float32 and float64 alike, and those that the dtype alone tells apart."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from xpgrad.engine.compiled.native import inside
 from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
 
-__all__ = ["abs", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
+__all__ = ["abs", "sqrt", "wide_vectors"]
 
 inline = inside("contract")
 
@@ -15,24 +15,6 @@ inline = inside("contract")
 def abs(x):  # noqa: A001 - the standard's name
     """Absolute value."""
     return -x if x < 0 else x
-
-
-@inline
-def maximum(x, y):
-    """The larger of the two; NaN if `x` is."""
-    return y if x < y else x
-
-
-@inline
-def minimum(x, y):
-    """The smaller of the two; NaN if `x` is."""
-    return y if x > y else x
-
-
-@inline
-def where(condition, x, y):
-    """`x` where the condition holds, else `y`."""
-    return x if condition else y
 
 
 @inline

@@ -26,13 +26,7 @@ _EXP_MAX = real(88.8)  # the product with 2**128 is inf
 _LOG2_E = real(1.4426950408889634)
 _LN2_HIGH = real(0.693359375)
 _LN2_LOW = real(-2.12194440e-4)
-_ONE = real(1)
-_HALF = real(0.5)
-_TWO = real(2)
-_ZERO = real(0)
-_INF = real(np.inf)
 _EPSILON = real(2.0**-23)
-_NAN = real(np.nan)
 _SHIFT = real(1.5 * 2**23 + 126)  # the last bit of a sum with it is 1
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 _HIGH_BITS = np.int32(-1 << 12)  # of a number those of its first half
@@ -87,7 +81,7 @@ def exp(x):
 def logistic(x):
     """1 / (1 + exp(-x))."""
     r, half_power = _split(-x)
-    return _ONE / (_ONE + _twice_exp(r) * half_power)
+    return 1 / (1 + _twice_exp(r) * half_power)
 
 
 @inline
@@ -99,41 +93,41 @@ def gaussian(z):
     v = _GAUSSIAN_MAX if z > _GAUSSIAN_MAX else z
     v = -_GAUSSIAN_MAX if v < -_GAUSSIAN_MAX else v
     high = np.int32(real(v).view(np.int32) & _HIGH_BITS).view(np.float32)
-    r, half_power = _split(-_HALF * (high * high))
-    return _twice_exp(r - _HALF * ((v - high) * (v + high))) * half_power
+    r, half_power = _split(-0.5 * (high * high))
+    return _twice_exp(r - 0.5 * ((v - high) * (v + high))) * half_power
 
 
 @inline
 def expm1(x):
     """exp(x) - 1, accurate near 0."""
     r, half_power = _split(x)
-    return (half_power * (_exp_rest(r) * (r * r) + r) + (half_power - _HALF)) * _TWO
+    return (half_power * (_exp_rest(r) * (r * r) + r) + (half_power - 0.5)) * 2
 
 
 @inline
 def _log_of(n, f):
     """The sum of n log(2) and log(1 + f)."""
-    s = f / (_TWO + f)
+    s = f / (2 + f)
     z = s * s
-    half_square = _HALF * f * f
+    half_square = 0.5 * f * f
     return n * _LN2_HIGH + (f - (half_square - s * (half_square + z * _log_rest(z)) - n * _LN2_LOW))
 
 
 @inline
 def log1p(x):
     """log(1 + x), accurate near 0."""
-    u = _ONE + x
+    u = 1 + x
     # u = 2**k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2)
     bits = real(u).view(np.int32)
     k = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> 23)
     scale = np.int32(np.int32(127 - k) << 23).view(np.float32)
-    lost = _ONE - (u - x) if x > _ONE else x - (u - _ONE)
-    f = np.int32(bits - np.int32(k << 23)).view(np.float32) - _ONE + lost * scale
+    lost = 1 - (u - x) if x > 1 else x - (u - 1)
+    f = np.int32(bits - np.int32(k << 23)).view(np.float32) - 1 + lost * scale
     f = x if k == 0 else f
     y = _log_of(real(k), f)
-    y = -_INF if x == -_ONE else y
-    y = _NAN if x < -_ONE else y
-    return _INF if x == _INF else y
+    y = -np.inf if x == -1 else y
+    y = np.nan if x < -1 else y
+    return np.inf if x == np.inf else y
 
 
 @inline
@@ -143,14 +137,14 @@ def tanh(x):
     v = -_TANH_MAX if v < -_TANH_MAX else v
     s = v * v
     y = v * _tanh_above(s) / _tanh_below(s)
-    y = _ONE if x > _TANH_ONE else y
-    return -_ONE if x < -_TANH_ONE else y
+    y = 1 if x > _TANH_ONE else y
+    return -1 if x < -_TANH_ONE else y
 
 
 @inline
 def zeros_like(x):
     """Zero of x's type."""
-    return _ZERO
+    return real(0)
 
 
 @inline
@@ -161,10 +155,10 @@ def log(x):
     k = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> 23)
     n = real(k)
     n = n - real(25) if small else n
-    y = _log_of(n, np.int32(bits - np.int32(k << 23)).view(np.float32) - _ONE)
-    y = -_INF if x == _ZERO else y
-    y = _NAN if x < _ZERO else y
-    y = _INF if x == _INF else y
+    y = _log_of(n, np.int32(bits - np.int32(k << 23)).view(np.float32) - 1)
+    y = -np.inf if x == 0 else y
+    y = np.nan if x < 0 else y
+    y = np.inf if x == np.inf else y
     return x if x != x else y
 
 

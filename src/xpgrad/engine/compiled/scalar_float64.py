@@ -25,13 +25,7 @@ to_ordered, from_ordered, LOWEST = ordered(real, np.int64)
 _LOG2_E = real(1.4426950408889634)
 _LN2_HIGH = real(6.93147180369123816490e-01)  # whose products with a power's number are exact
 _LN2_LOW = real(1.90821492927058770002e-10)
-_ZERO = real(0)
-_HALF = real(0.5)
-_ONE = real(1)
-_TWO = real(2)
-_INF = real(np.inf)
 _EPSILON = real(2.0**-52)
-_NAN = real(np.nan)
 _SHIFT = real(6755399441055744)  # 1.5 * 2**52: of a sum with it the last bit is 1
 _SHIFT_BITS = np.int64(0x4338000000000000)
 _BIAS = np.int64(1023)
@@ -91,22 +85,22 @@ def _exp_of_sum(v, small):
     """
     n, r = _reduced(v)
     r = r + small
-    y = _exp_rest(r) * (r * r) + r + _ONE
-    half = n * _HALF + _SHIFT
+    y = _exp_rest(r) * (r * r) + r + 1
+    half = n * 0.5 + _SHIFT
     return y * _power(half) * _power(n - (half - _SHIFT) + _SHIFT)
 
 
 @inline
 def exp(x):
     """Exponential function."""
-    return _exp_of_sum(_between(x, _EXP_MIN, _EXP_MAX), _ZERO)
+    return _exp_of_sum(_between(x, _EXP_MIN, _EXP_MAX), 0)
 
 
 @inline
 def logistic(x):
     """1 / (1 + exp(-x)), by exp(-abs(x)): exp(-x) is above the largest number before this is 0."""
-    e = exp(x if x < _ZERO else -x)
-    return (e if x < _ZERO else _ONE) / (_ONE + e)
+    e = exp(x if x < 0 else -x)
+    return (e if x < 0 else 1) / (1 + e)
 
 
 @inline
@@ -117,7 +111,7 @@ def gaussian(z):
     """
     v = _between(z, -_GAUSSIAN_MAX, _GAUSSIAN_MAX)
     high = np.int64(real(v).view(np.int64) & _HIGH_BITS).view(np.float64)
-    return _exp_of_sum(-_HALF * (high * high), -_HALF * ((v - high) * (v + high)))
+    return _exp_of_sum(-0.5 * (high * high), -0.5 * ((v - high) * (v + high)))
 
 
 @inline
@@ -126,10 +120,10 @@ def expm1(x):
     n, r = _reduced(_between(x, _EXPM1_MIN, _EXP_MAX))
     y = _exp_rest(r) * (r * r) + r
     # of 2**(n - 1): 2**1024 is above the largest number
-    half_power = _power(n - _ONE + _SHIFT)
-    scaled = (half_power * y + (half_power - _HALF)) * _TWO
-    y = y if n == _ZERO else scaled
-    return x if x == _ZERO else y  # with its sign
+    half_power = _power(n - 1 + _SHIFT)
+    scaled = (half_power * y + (half_power - 0.5)) * 2
+    y = y if n == 0 else scaled
+    return x if x == 0 else y  # with its sign
 
 
 @inline
@@ -138,12 +132,12 @@ def tanh(x):
     # by exp(-2 |x|) = p (1 + y), of which 1 - p and 1 + p are exact where y counts
     v = abs(x)
     v = _TANH_MAX if v > _TANH_MAX else v
-    n, r = _reduced(-_TWO * v)
+    n, r = _reduced(-2 * v)
     y = _exp_rest(r) * (r * r) + r
     power = _power(n + _SHIFT)
-    t = ((_ONE - power) - power * y) / ((_ONE + power) + power * y)
-    t = -t if x < _ZERO else t
-    return x if x == _ZERO else t  # with its sign
+    t = ((1 - power) - power * y) / ((1 + power) + power * y)
+    t = -t if x < 0 else t
+    return x if x == 0 else t  # with its sign
 
 
 @inline
@@ -163,9 +157,9 @@ def _parts(u):
 @inline
 def _log_of(n, f):
     """The sum of n log(2) and log(1 + f)."""
-    s = f / (_TWO + f)
+    s = f / (2 + f)
     z = s * s
-    half_square = _HALF * f * f
+    half_square = 0.5 * f * f
     return n * _LN2_HIGH + (f - (half_square - (s * (half_square + z * _log_rest(z)) + n * _LN2_LOW)))
 
 
@@ -176,34 +170,34 @@ def log(x):
     k, m = _parts(x * _TO_NORMAL if small else x)
     n = _number(k)
     n = n - real(54) if small else n
-    y = _log_of(n, m - _ONE)
-    y = -_INF if x == _ZERO else y
-    y = _NAN if x < _ZERO else y
-    y = _INF if x == _INF else y
+    y = _log_of(n, m - 1)
+    y = -np.inf if x == 0 else y
+    y = np.nan if x < 0 else y
+    y = np.inf if x == np.inf else y
     return x if x != x else y
 
 
 @inline
 def log1p(x):
     """log(1 + x), accurate near 0."""
-    u = _ONE + x
+    u = 1 + x
     k, m = _parts(u)
     scale = np.int64((_BIAS - k) << _MANTISSA).view(np.float64)
-    lost = _ONE - (u - x) if x > _ONE else x - (u - _ONE)
-    f = m - _ONE + lost * scale
+    lost = 1 - (u - x) if x > 1 else x - (u - 1)
+    f = m - 1 + lost * scale
     f = x if k == 0 else f
     y = _log_of(_number(k), f)
-    y = -_INF if x == -_ONE else y
-    y = _NAN if x < -_ONE else y
-    y = _INF if x == _INF else y
+    y = -np.inf if x == -1 else y
+    y = np.nan if x < -1 else y
+    y = np.inf if x == np.inf else y
     y = x if x != x else y
-    return x if x == _ZERO else y  # with its sign
+    return x if x == 0 else y  # with its sign
 
 
 @inline
 def zeros_like(x):
     """Zero of x's type."""
-    return _ZERO
+    return real(0)
 
 
 @inline
