@@ -217,11 +217,11 @@ def pack(
 
     The places are those of the first one and of the target.
     """
-    parts = parts_for(count * prod(shape), team)
+    parts, (k, n) = parts_for(count * prod(shape), team), shape
 
     def numbers(addresses: list[Address]) -> list[Any]:
         factor, target = Factor(addresses[0], *places[0].strides), addresses[1]
-        return records.flat(records.Packing(functions.pack, parts, *shape, factor, target, count, apart))
+        return records.flat(records.Packing(functions.pack, parts, k, n, factor, target, count, apart))
 
     return Work("Pack", shape, functions.pack_part, parts, team, places, numbers)
 
@@ -238,7 +238,8 @@ def multiply(
     memory = Location(Block.of_workspaces(planned.workspaces(planned.parts), dtype.itemsize))
 
     def numbers(addresses: list[Address]) -> list[Any]:
-        return records.flat(planned.record(sizes, *_factors(places, addresses), add, addresses[-1]))
+        c, a, b = _factors(places, addresses)
+        return records.flat(planned.record(sizes, c, a, b, add, addresses[-1]))
 
     function = planned.functions.multiply
     return Work("Multiply", sizes, function, planned.parts, team, [*places, memory], numbers)
@@ -262,9 +263,13 @@ def multiply_each(
     memory = Location(Block.of_workspaces(planned.workspaces(parts), dtype.itemsize))
 
     def numbers(addresses: list[Address]) -> list[Any]:
-        first = planned.record(sizes, *_factors(places, addresses), add, addresses[-1])
-        return records.flat(records.Products(planned.functions.multiply, count, parts, *steps, first))
+        c, a, b = _factors(places, addresses)
+        first = planned.record(sizes, c, a, b, add, addresses[-1])
+        return records.flat(
+            records.Products(planned.functions.multiply, count, parts, c_step, a_step, b_step, first)
+        )
 
+    c_step, a_step, b_step = steps
     function = compiled_stack_product(name_of(dtype))
     return Work("MultiplyEach", (count, *sizes), function, parts, team, [*places, memory], numbers)
 

@@ -219,8 +219,8 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
             for size in reversed(lead):
                 index.insert(0, number % size)
                 number //= size
-            factors = [x[(*index[len(lead) - x.ndim + 2 :], ...)] for x in (result, a, b)]
-            self.multiply(*factors, add=add)
+            to, left, right = (x[(*index[len(lead) - x.ndim + 2 :], ...)] for x in (result, a, b))
+            self.multiply(to, left, right, add)
         return result
 
     def add(self, a: Recorded, b: Recorded, target: Recorded | None = None) -> Recorded:
