@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,8 +24,8 @@ from xpgrad.engine import (
     Span,
     StandardEngine,
     Step,
+    array_loops,
 )
-from xpgrad.engine.arrays import array_loops, traced_formula
 from xpgrad.engine.process import sharing, team
 
 ENGINES = ["standard", "blocks", "compiled"]
@@ -368,9 +367,12 @@ def test_numbers_do_not_compile_again(tmp_path):
     assert output == "1"
 
 
-def selections(xp, x, y, z, *, kind, bound):
-    """Every form of `where` that a traced formula has a way of its own for."""
-    zero = xp.zeros_like(x)
+SELECTIONS = ("masks", "bounds", "signs", "zeros", "operand", "number", "products")
+
+
+def selections(xp, x, y, z, *, number, bound):
+    """Selections of many forms, and products."""
+    zero, kind = xp.zeros_like(x), SELECTIONS[int(number)]
     if kind == "masks":
         return (
             xp.where(x <= y, zero, z) + xp.where(x > y, z, zero) + xp.where((x < y) | (y == 1), y, z)
@@ -392,65 +394,30 @@ def selections(xp, x, y, z, *, kind, bound):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["masks", "bounds", "signs", "zeros", "operand", "number", "products"])
-def test_traced_formulas(kind, dtype):
-    """As the formula itself on NumPy arrays: NaN of both signs, infinities, zeros; any size, in place."""
+@pytest.mark.parametrize("kind", SELECTIONS)
+@pytest.mark.parametrize("how", ["blocks", "compiled"])
+def test_selections_in_blocks(how, kind, dtype, make_engine, monkeypatch):
+    """As the formula itself on whole arrays: NaN of both signs, infinities, zeros; any size, in place."""
+    evaluator = make_engine(how)
+    for name in ("_NUMPY_BLOCK", "_BLOCK_ELEMENTS"):
+        monkeypatch.setattr(array_loops, name, 300)
     values = np.asarray([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, -np.nan, 0.5, 3.0], dtype)
     x, y, z = (axis.ravel() for axis in np.meshgrid(values, values, values))
     one = np.asarray([-2.0], dtype)
+    tolerance = {"rtol": 2e-6, "atol": 2e-6} if dtype == "float32" else {"rtol": 1e-14, "atol": 1e-14}
     for bound in (0.0, 0.5, -1.5):
-        formula = Formula(selections, {"kind": kind}, ("bound",))
-        program = traced_formula.TracedFormula(formula, [False] * 3, np.dtype(dtype), (bound,))
-        with np.errstate(all="ignore"):
-            for size in (1000, 10, 1, 0, 1000):
-                for last in (z[:size], one):
-                    (expected,) = formula(np, x[:size], y[:size], last, bound=bound)
-                    for position in (None, 0, 1):
-                        operands = [x[:size].copy(), y[:size].copy(), last]
-                        out = np.empty(size, dtype) if position is None else operands[position]
-                        program(out, operands)
-                        np.testing.assert_array_equal(out, np.broadcast_to(expected, out.shape))
-                        if kind == "zeros":
-                            np.testing.assert_array_equal(np.signbit(out), np.signbit(expected))
-
-
-def test_traced_formulas_in_threads():
-    """Each thread has buffers of its own."""
-    program = traced_formula.TracedFormula(
-        Formula(selections, {"kind": "products", "bound": 0.5}), [False] * 3, np.dtype(np.float32), ()
-    )
-    rng = np.random.default_rng(14)
-    operands = [rng.normal(size=(3, 40_000)).astype(np.float32) for _ in range(8)]
-    expected = [selections(np, *three, kind="products", bound=0.5)[0] for three in operands]
-
-    def repeat(number):
-        out = np.empty(40_000, np.float32)
-        for _ in range(20):
-            program(out, operands[number])
-            np.testing.assert_array_equal(out, expected[number])
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(repeat, range(8)))
-
-
-def test_traced_formulas_compute_nothing_twice():
-    """And keep no buffer longer than its value is needed."""
-
-    def formula(xp, x, y):
-        return (xp.exp(x) * y + 1.0 * (xp.exp(x) * y) + (xp.exp(x) + 1) / 1.0,)
-
-    text = traced_formula.TracedFormula(Formula(formula), [False, False], np.dtype(np.float32), ()).text
-    assert text.count("exp(") == 1
-    assert text.count("multiply(") == 1
-    assert "divide" not in text
-    assert text.splitlines()[0] == "def run(y, x0, x1, f0, f0_bits, f1, f1_bits):"
-
-
-def test_a_formula_of_ufuncs_only():
-    with pytest.raises(AttributeError, match="cumsum: it is no elementwise function"):
-        traced_formula.TracedFormula(
-            Formula(lambda xp, x: (xp.cumsum(x),)), [False], np.dtype(np.float32), ()
-        )
+        formula = Formula(selections, {"number": SELECTIONS.index(kind)}, ("bound",))
+        for size, last, position in itertools.product((1000, 10, 1, 0), (z, one), (None, 0, 1)):
+            last = last[:size] if last is z else last
+            with np.errstate(all="ignore"):
+                (expected,) = formula(np, x[:size], y[:size], last, bound=bound)
+            every_other = np.repeat(x[:size], 2)[::2]
+            operands = [x[:size].copy() if position == 0 else every_other, y[:size].copy(), last]
+            out = None if position is None else operands[position]
+            result = evaluator.elementwise(formula, operands, (bound,), out)
+            np.testing.assert_allclose(result, np.broadcast_to(expected, (size,)), **tolerance)
+            if kind == "zeros":
+                np.testing.assert_array_equal(np.signbit(result), np.signbit(expected))
 
 
 class TestChoice:

@@ -12,7 +12,7 @@ from xpgrad._elementwise import activation_formulas as _activation_formulas
 from xpgrad.engine.formulas.formula import Formula
 
 pytest.importorskip("llvmlite")
-from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_elements
+from xpgrad.engine.compiled.arrays import compiled_elements
 from xpgrad.engine.compiled.formula_code import ScalarFormula, _digest
 
 FACTOR = 2.0
@@ -80,7 +80,7 @@ def test_another_process_describes_it_alike():
 def test_a_formula_needs_no_file(dtype):
     """A lambda around a number, with a number for each call, as no source could tell it."""
     formula = Formula(lambda xp, x, *, a, b: (xp.where(x > a, xp.exp(-x) * b, 0.5),), {"a": 0.25}, ("b",))
-    code = compiled_elements(formula, ArrayLayout(("each",)), dtype)
+    code = compiled_elements(formula, ("each",), None, dtype)
     x = np.linspace(-1, 1, 33, dtype=dtype)
     y = np.empty_like(x)
     code.run(0, x.size, x.ctypes.data, y.ctypes.data, 3.0)

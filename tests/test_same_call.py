@@ -14,7 +14,7 @@ from recurrent_cases import Case, Operator, option_case, run_forward, run_gradie
 from xpgrad import engine
 from xpgrad._calls import plans as _plans
 from xpgrad.cli import check_random
-from xpgrad.engine.arrays import array_loops
+from xpgrad.engine import array_loops
 from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import OpenMPTeam
@@ -31,7 +31,7 @@ LARGE = {"N": 64, "C": 64, "O": 12, "L": 33, "I": 24, "H": 16, "T": 8}
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch):
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
-    for name in ("element_code", "row_code", "_quick_code", "_traced"):
+    for name in ("element_code", "row_code", "_quick_code"):
         getattr(array_loops, name).cache_clear()
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._cells.reverse import pull_back
 from xpgrad._cells.stages import BufferBlock, Planner, Sum, is_expensive
+from xpgrad._cells.tape import Value
 from xpgrad._cells.trace import StepGraph, in_order, trace
 from xpgrad._recurrent.backward import BackwardLoop
 from xpgrad._recurrent.plan import (
@@ -23,7 +24,6 @@ from xpgrad._recurrent.plan import (
     given,
 )
 from xpgrad._recurrent.timeline import Chunk
-from xpgrad.engine.arrays.tape import Value
 
 
 class ColumnSource(NamedTuple):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from xpgrad._cells.tape import Value
 from xpgrad._cells.trace import Rule, StepGraph
-from xpgrad.engine.arrays.tape import Value
 
 
 def _half_at_ties(xp: Any, d: Any, x: Any, y: Any) -> tuple:

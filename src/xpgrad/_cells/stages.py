@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from xpgrad._cells.tape import Value
 from xpgrad._cells.trace import in_order
 from xpgrad._recurrent.plan import Buffer, OperandBlocks, Stage
 from xpgrad.engine import Formula
-from xpgrad.engine.arrays.tape import Value
 
 # Functions that are computed once, not again in each stage.
 _EXPENSIVE = ("divide", "exp", "expm1", "log", "log1p", "sqrt", "tanh")

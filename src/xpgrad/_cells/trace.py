@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from xpgrad._cells.misuse import Refusing, StandIn
+from xpgrad._cells.tape import Call, Tape, Use, Value, same
 from xpgrad._operators.arguments import check_number
-from xpgrad.engine.arrays.tape import Call, Tape, Use, Value, same
 
 _WEIGHTS = ("W", "R", "v")
 _NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.arrays import array_loops, traced_formula
+from xpgrad.engine import array_loops
 from xpgrad.engine.compiled.machine import LoopWeight, Machine, TimeLoop, loop_dtype
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span, evaluate
@@ -142,12 +142,13 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             loop = self.time_loop(stages, steps)
             self.run_loop(loop, loop_integers(loop))
             return
-        for span in map(Span._make, steps.tolist()):
-            for stage in stages:
-                if isinstance(stage, Product):
-                    self._multiply(stage, span)
-                else:
-                    _evaluate(stage, span)
+        with self.quiet():
+            for span in map(Span._make, steps.tolist()):
+                for stage in stages:
+                    if isinstance(stage, Product):
+                        self._multiply(stage, span)
+                    else:
+                        _evaluate(stage, span)
 
     def _multiply(self, stage: Product, span: Span) -> None:
         first, weight = first_row(stage.source, span), stage.weight.array
@@ -205,12 +206,8 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """See `Adapter`."""
-        compiling = jit_enabled()
-        if compiling or arrays[0].size < traced_formula.BLOCK:
-            result = array_loops.quick_elementwise(self, formula, arrays, numbers, compiling)
-            if result is not None:
-                return result
-        return self.elementwise(formula, arrays, numbers)
+        result = array_loops.quick_elementwise(self, formula, arrays, numbers, jit_enabled())
+        return self.elementwise(formula, arrays, numbers) if result is None else result
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
         """See `Adapter`."""
@@ -267,7 +264,7 @@ def _evaluate(stage: Elementwise, span: Span) -> None:
     # an operand that is a result as it is must be read before another result is written in its place
     results = [
         np.array(result) if id(result) in read else result
-        for result in evaluate(functools.partial(stage.formula, np), given)
+        for result in evaluate(functools.partial(stage.formula, array_loops.NUMPY), given)
     ]
     targets = itertools.chain.from_iterable(_views(one, span) for one in stage.outputs)
     for target, result, mean in zip(targets, results, of_row, strict=True):

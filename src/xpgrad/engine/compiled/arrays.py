@@ -16,35 +16,11 @@ from xpgrad.engine.formulas.row_formula import RowFormula
 _AT, _HEAD = positions(ArraysHead), length(ArraysHead)
 
 
-class ArrayLayout(NamedTuple):
-    """What the generated code depends on besides the formula.
-
-    Parameters
-    ----------
-    operands : tuple of {"each", "one", "integers", None}
-        Of each operand: whether it has an element for each of the result's, or one for all; whether these are
-        integers of 32 bits; or whether it is absent. A row formula says itself for what its operands have
-        elements.
-    same_as : int or None
-        Which operand's very memory the result replaces: as two vectors in one place the loop would not be
-        vectorized.
-    """
-
-    operands: tuple[str | None, ...]
-    same_as: int | None = None
-
-
 class LoopArray(NamedTuple):
-    """An array of a loop.
+    """An array of a loop, which passes call by its name.
 
-    Parameters
-    ----------
-    name : str
-        What passes call it.
-    kind : {"each", "row", "column"}
-        What it has an element for: each row and column, each row, or each column.
-    integers : bool
-        Whether it holds integers of 32 bits.
+    It has an element for each row and column ("each"), each "row", or each "column"; `integers` says whether
+    they are integers of 32 bits.
     """
 
     name: str
@@ -52,33 +28,51 @@ class LoopArray(NamedTuple):
     integers: bool = False
 
 
-def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> ArrayFunctions:
+def compiled_elements(
+    formula: Formula, operands: Sequence[str | None], same_as: int | None, dtype: str
+) -> ArrayFunctions:
     """The functions ``run(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
 
     The formula has one result. Arrays that are absent, and a result that is an operand, have no place in the
     call.
+
+    Parameters
+    ----------
+    formula : Formula
+        What is computed.
+    operands : sequence of {"each", "one", "integers", None}
+        Of each operand: whether it has an element for each of the result's, or one for all; whether these are
+        integers of 32 bits; or whether it is absent. A row formula says itself for what its operands have
+        elements.
+    same_as : int or None
+        Which operand's very memory the result replaces: as two vectors in one place the loop would not be
+        vectorized.
+    dtype : str
+        Of all other arrays.
     """
-    names = [kind and f"x{number}" for number, kind in enumerate(layout.operands)]
-    kinds = zip(names, layout.operands, strict=True)
+    names = [kind and f"x{number}" for number, kind in enumerate(operands)]
+    kinds = zip(names, operands, strict=True)
     arrays = [LoopArray(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
-    target = "y" if layout.same_as is None else names[layout.same_as]
-    if layout.same_as is None:
+    target = "y" if same_as is None else names[same_as]
+    if same_as is None:
         arrays.append(LoopArray("y", "each"))
     scalars, numbers = ScalarFormula.of(formula), formula.parameters
     passes = [f"Pass(formulas[0], {[*names, *numbers]}, [('result', 'each')])"]
     return _functions(_label(formula), [scalars], arrays, passes, numbers, target, (), dtype)
 
 
-def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> ArrayFunctions:
+def compiled_rows(
+    formula: RowFormula, operands: Sequence[str | None], same_as: int | None, dtype: str
+) -> ArrayFunctions:
     """The functions as for elements: ``run(start, stop, width, *arrays, [result], *row results, *numbers)``.
 
     A result that has an element for each comes before the numbers of rows.
     """
-    named = dict(zip(formula.operands, layout.operands, strict=True))
+    named = dict(zip(formula.operands, operands, strict=True))
     absent = {name for name, kind in named.items() if kind is None}
     target = formula.each_output
-    if target is not None and layout.same_as is not None:
-        target = formula.operands[layout.same_as]
+    if target is not None and same_as is not None:
+        target = formula.operands[same_as]
     of_rows = [name for name in formula.outputs if name != formula.each_output]
     kinds = dict.fromkeys(formula.each, "each") | dict.fromkeys(formula.rows, "row")
     kinds |= dict.fromkeys(formula.columns, "column")
@@ -92,8 +86,8 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Array
         numbers = tuple(name for name in step.constants if name in formula.parameters)
         constants = {name: formula.constants[name] for name in step.constants if name not in numbers}
         scalars.append(ScalarFormula.of(Formula(step.function, constants, numbers)))
-        operands = [None if operand in absent else operand for operand in step.operands]
-        passes.append(f"Pass(formulas[{number}], {[*operands, *numbers]}, {[*step.results.items()]})")
+        taken = [None if operand in absent else operand for operand in step.operands]
+        passes.append(f"Pass(formulas[{number}], {[*taken, *numbers]}, {[*step.results.items()]})")
     name = formula.steps[-1].function.__name__
     return _functions(name, scalars, arrays, passes, formula.parameters, target, of_rows, dtype, by_rows=True)
 
@@ -101,14 +95,9 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Array
 class ArrayFunctions(NamedTuple):
     """The compiled functions of a formula.
 
-    Parameters
-    ----------
-    run : callable
-        The loop on addresses, ``run(start, stop, [width], *arrays, *numbers)``.
-    part : int
-        The address of the C function ``part(data, number)``: the loop on one part of the work. Its data are
-        the addresses of the parts' bounds and of the numbers, the loop's size, and the addresses of the
-        arrays.
+    `run` is the loop on addresses, ``run(start, stop, [width], *arrays, *numbers)``. `part` is the address of
+    the C function ``part(data, number)``, the loop on one part of the work. Its data are the addresses of the
+    parts' bounds and of the numbers, the loop's size, and the addresses of the arrays.
     """
 
     run: Callable[..., None]

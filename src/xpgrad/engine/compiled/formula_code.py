@@ -15,20 +15,11 @@ from typing import Any, NamedTuple
 from xpgrad.engine.compiled.cache import Loaded, load
 from xpgrad.engine.compiled.folder import versions
 from xpgrad.engine.formulas.formula import Formula, constant_of
+from xpgrad.engine.process.remembered import remembered
 
 
 class ScalarFormula(NamedTuple):
-    """A formula for compiled code.
-
-    Parameters
-    ----------
-    function : callable
-        The formula's function.
-    constants : tuple
-        Its constants as in `Formula.key`.
-    parameters : tuple of str
-        The numbers of a call: they follow the operands.
-    """
+    """A formula for compiled code: its function, its constants as in `Formula.key`, the names of numbers."""
 
     function: Callable[..., tuple]
     constants: tuple[tuple[str, Any], ...]
@@ -72,7 +63,7 @@ def _on_scalars(formulas: Sequence[ScalarFormula], dtype: str) -> dict[str, Any]
     return {"formulas": [formula.on_scalars(dtype) for formula in formulas]}
 
 
-@functools.cache
+@remembered
 def c_function(
     label: str,
     module: str,
@@ -116,7 +107,7 @@ def _constant(value: Any) -> str:
     return f"{_described(value)} {_digest(value)}" if callable(value) else value
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered
 def _digest(function: Callable[..., Any]) -> str:
     """A hash of a function and of all that it calls and reads by name."""
     parts = [part for found in _reached(function) for part in _parts_of(found)]

@@ -86,12 +86,8 @@ class Resets(NamedTuple):
     products of it. Backwards, a row that one cuts off from the step after it finds zeros for the cotangents
     that were carried from there.
 
-    Parameters
-    ----------
-    marks : matrix
-        Whose memory has a 64-bit integer for each row; see `records.Tables`.
-    carried : collection of int
-        Which buffers are carried from step to step, by ``id``.
+    The memory of the matrix `marks` has a 64-bit integer for each row, see `records.Tables`. `carried` are
+    the buffers that are carried from step to step, by ``id``.
     """
 
     marks: Any

@@ -37,17 +37,11 @@ def _interleave(branch: Any, count: int) -> None:
 
 
 class Pass(NamedTuple):
-    """One pass over a row.
+    """One pass over a row: a formula on traced numbers.
 
-    Parameters
-    ----------
-    function : callable
-        The formula, on traced numbers.
-    operands : sequence of str or None
-        Arrays, earlier results, and numbers of the call by name; None for an absent operand.
-    results : sequence of (str, str)
-        The name and use of each result: ``"sum"`` or ``"max"`` over the row, ``"each"`` for the elements of
-        the loop's target, ``"row"`` for a number that is computed of a row's numbers only.
+    `operands` are arrays, earlier results, and numbers of the call by name, None for an absent one. `results`
+    has the name and use of each: "sum" or "max" over the row, "each" for the elements of the loop's target,
+    "row" for a number that is computed of a row's numbers only.
     """
 
     function: Callable[..., tuple]
@@ -56,20 +50,10 @@ class Pass(NamedTuple):
 
 
 class RowsLoop(NamedTuple):
-    """A loop over rows.
+    """A loop over rows, of which each has the `passes` one after the other.
 
-    Parameters
-    ----------
-    arrays : sequence of Array
-        All of them; each is contiguous.
-    numbers : sequence of str
-        The names of the numbers of a call.
-    passes : sequence of Pass
-        One after the other on each row.
-    target : str or None
-        The array that has the elements of results.
-    outputs : sequence of str
-        The arrays that have the rows' numbers of that name.
+    All arrays are contiguous. `numbers` are the names of the numbers of a call, `target` is the array that
+    has the elements of results, and `outputs` are the arrays that have the rows' numbers of that name.
     """
 
     arrays: Sequence[LoopArray]

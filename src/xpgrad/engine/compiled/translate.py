@@ -27,6 +27,7 @@ import numpy as np
 from llvmlite import ir
 
 from xpgrad.engine.compiled.llvm_code import INT64, declared, loop, variable
+from xpgrad.engine.process.remembered import remembered
 
 _BIT = ir.IntType(1)
 _REALS = {np.float32: ir.FloatType(), np.float64: ir.DoubleType()}
@@ -342,7 +343,7 @@ class _FunctionDefinition(NamedTuple):
     assigned: dict[str, int]
 
 
-@functools.lru_cache(maxsize=64)
+@remembered
 def _definitions(file: str) -> dict[int, _FunctionDefinition]:
     """The functions of a file by the line in which they begin."""
     found = (node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))))

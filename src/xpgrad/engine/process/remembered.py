@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from xpgrad.engine.process.locks import LastingLock
@@ -20,3 +22,8 @@ class Remembered(dict[Any, _Value]):
             if len(self) >= self.MOST and key not in self:
                 self.pop(next(iter(self)), None)
             super().__setitem__(key, value)
+
+
+def remembered(function: Callable[..., _Value]) -> functools._lru_cache_wrapper[_Value]:
+    """Decorator: as many results of a function as a `Remembered` has, by its arguments."""
+    return functools.lru_cache(maxsize=Remembered.MOST)(function)

@@ -1,33 +1,51 @@
-"""How the NumPy engine evaluates formulas over whole arrays: compiled, or in blocks that stay in the cache.
+"""How the NumPy engine evaluates formulas over whole arrays: compiled, or by NumPy in blocks.
 
-Contiguous arrays are taken as they are. What is strided, transposed or broadcast comes block by block:
-elements through the buffers of NumPy's iterator, rows through copies of some rows at a time.
+Blocks stay in the cache. Compiled loops take contiguous arrays as they are. Arrays that are strided,
+transposed or broadcast come in blocks, each copied to where its elements follow one another.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.arrays import traced_formula
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.process.memory import address_of, new_array
+from xpgrad.engine.process.memory import COMPUTED, address_of, new_array
+from xpgrad.engine.process.remembered import remembered
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK_ELEMENTS = 16384
-# For rows by NumPy: larger, since threads wait for one another between any two of its functions.
-_NUMPY_BLOCK = 131072
-# Fewer elements of rows than these are no blocks, and no work for threads.
-_ROWS_AT_ONCE = 1 << 17
-_PROGRAMS = 512
-"""So many are kept: with one number or another a formula is another program."""
+# For NumPy: larger, since threads wait for the interpreter lock between any two of its functions.
+_NUMPY_BLOCK = 32768
+_FEW = 4096  # elements for which a processor foresees most branches
 
 Array = np.ndarray
+
+
+def _logistic(x: Any) -> Any:
+    """1 / (1 + exp(-x)): an overflow of exp is harmless, where NumPy does not warn."""
+    return 1 / (1 + np.exp(-x))
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    """`x` where the condition holds, else `y`: by the bits, as NumPy branches on each element."""
+    dtype = np.result_type(x, y)
+    if np.size(condition) < _FEW or dtype not in COMPUTED:
+        return np.where(condition, x, y)
+    x, y = (np.asarray(one, dtype).view(_INTEGERS[dtype]) for one in (x, y))
+    mask = np.negative(condition.view(np.int8)).astype(x.dtype)
+    return (((x ^ y) & mask) ^ y).view(dtype)
+
+
+_INTEGERS = {dtype: np.dtype(f"int{8 * dtype.itemsize}") for dtype in COMPUTED}
+NUMPY = SimpleNamespace(**{**vars(np), "logistic": _logistic, "where": _where})
+"""NumPy for formulas, which prefer a namespace's own functions to those in `formulas.special`."""
 
 
 def _is_plain(array: Array) -> bool:
@@ -40,8 +58,8 @@ def _apart(
 ) -> tuple[Sequence[Array | None], int | None]:
     """The inputs of a loop that reads them while it writes `out`, and the number of the one that `out` is.
 
-    Compiled loops expect no other input to share memory with `out`, and not all inputs may be replaced: what
-    does share memory is copied then.
+    Loops expect no other input to share memory with `out`, and not all inputs may be replaced: what does
+    share memory is copied then.
     """
     shared = {n: a for n, a in enumerate(inputs) if a is not None and np.may_share_memory(a, out)}
     if not shared:
@@ -133,10 +151,13 @@ def _elementwise_in_order(
             views.append(out.reshape(-1))
         machine.deal_compiled(out.size, out.size, code, (), views, numbers)
     else:
-        evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(
-            machine, evaluate, inputs, kinds, out, _BLOCK_ELEMENTS if compiling else traced_formula.BLOCK
-        )
+        blocks: list[Array | None] = [
+            x if x is None else x.reshape(-1) if plain or kind == "one" else _at_shape(x, shape)
+            for x, kind in zip(inputs, kinds, strict=True)
+        ]
+        evaluate = _by_loop(formula, kinds, numbers, dtype.name) if compiling else _by_numpy(formula, numbers)
+        size = _BLOCK_ELEMENTS if compiling else _NUMPY_BLOCK
+        _in_blocks(machine, evaluate, blocks, out.reshape(-1) if plain else out, size)
     return out
 
 
@@ -145,15 +166,15 @@ def quick_elementwise(
 ) -> Array | None:
     """The result by the shortest way; None unless the arrays are plain.
 
-    All arrays are given, of one shape and dtype, without llvmlite of a few elements.
+    All arrays are given, of one shape and dtype; without llvmlite, they have a few elements.
     """
     out = _new_if_plain(arrays)
     if out is None:
         return None
     if not compiling:
-        program = _program(formula, arrays, out.dtype, numbers)
-        with np.errstate(all="ignore"):
-            program(out.reshape(-1), [array.reshape(-1) for array in arrays])
+        if out.size > _NUMPY_BLOCK:
+            return None
+        _by_numpy(formula, numbers)(arrays, out)
         return out
     code = _quick_code(formula, len(arrays), out.dtype)
     views = [*arrays, out] if out.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
@@ -161,7 +182,7 @@ def quick_elementwise(
     return out
 
 
-@functools.cache
+@remembered
 def _quick_code(formula: Formula | RowFormula, count: int, dtype: np.dtype) -> Any:
     """The compiled loop for so many plain arrays; quicker to find than by all that it depends on."""
     code: Any = row_code if isinstance(formula, RowFormula) else element_code
@@ -177,94 +198,68 @@ def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
     return new_array(arrays[0].shape, arrays[0].dtype)
 
 
-@functools.cache
+@remembered
 def element_code(formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
     """The compiled loop over elements, see `compiled.arrays`."""
-    from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_elements
+    from xpgrad.engine.compiled.arrays import compiled_elements
 
-    return compiled_elements(formula, ArrayLayout(kinds, replaced), dtype)
+    return compiled_elements(formula, kinds, replaced, dtype)
 
 
 def _by_loop(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
-) -> Callable[..., None]:
+) -> Callable[[Sequence[Array | None], Array], None]:
     """Evaluation of a block by the compiled loop."""
     run = element_code(formula, kinds, None, dtype).run
 
-    def evaluate(views: list[Array | None], target: Array) -> None:
-        arrays = [view for view in (*views, target) if view is not None]
-        run(0, target.size, *map(address_of, arrays), *numbers)
+    def evaluate(operands: Sequence[Array | None], target: Array) -> None:
+        place = target if _is_plain(target) else new_array(target.shape, target.dtype)
+        arrays = [np.require(x, requirements=("C", "A")) for x in operands if x is not None]
+        run(0, place.size, *map(address_of, (*arrays, place)), *numbers)
+        if place is not target:
+            target[...] = place
 
     return evaluate
 
 
-def _by_numpy(
-    formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
-) -> Callable[..., None]:
+def _by_numpy(formula: Formula, numbers: Sequence[float]) -> Callable[[Sequence[Array | None], Array], None]:
     """Evaluation of a block by NumPy."""
-    program = _program(formula, kinds, np.dtype(dtype), numbers)
+    named = dict(zip(formula.parameters, numbers, strict=True))
 
-    def evaluate(views: list[Array | None], target: Array) -> None:
+    def evaluate(operands: Sequence[Array | None], target: Array) -> None:
         with np.errstate(all="ignore"):  # of this thread
-            program(target, [view for view in views if view is not None])
+            (target[...],) = formula(NUMPY, *operands, **named)
 
     return evaluate
-
-
-def _program(
-    formula: Formula | RowFormula,
-    operands: Sequence[Any],
-    dtype: np.dtype,
-    numbers: Sequence[float],
-) -> Any:
-    """The formula traced, without the operands that are None."""
-    absent = tuple([operand is None for operand in operands])
-    # by their text: 0.0 equals -0.0, NaN not itself
-    return _traced(formula, absent, dtype, tuple(map(float.hex, numbers)))
-
-
-@functools.lru_cache(maxsize=_PROGRAMS)
-def _traced(
-    formula: Formula | RowFormula, absent: tuple[bool, ...], dtype: np.dtype, numbers: tuple[str, ...]
-) -> Any:
-    is_of_rows = isinstance(formula, RowFormula)
-    kind: Any = traced_formula.TracedRows if is_of_rows else traced_formula.TracedFormula
-    return kind(formula, absent, dtype, [*map(float.fromhex, numbers)])
 
 
 def _in_blocks(
     machine: Machine,
-    evaluate: Callable[[list[Array | None], Array], None],
-    inputs: Sequence[Array | None],
-    kinds: tuple[str | None, ...],
+    evaluate: Callable[[Sequence[Array | None], Array], None],
+    operands: Sequence[Array | None],
     out: Array,
-    block_size: int,
+    size: int,
 ) -> None:
-    """Evaluate on one contiguous block of every operand after the other."""
-    each = [number for number, kind in enumerate(kinds) if kind == "each"]
-    views = [array if array is None else array.reshape(-1) if kind == "one" else None
-             for array, kind in zip(inputs, kinds, strict=True)]  # fmt: skip
-    read: list[Any] = ["readonly", "contig", "aligned", "nbo"]
-    operands: list[Any] = [*(inputs[number] for number in each), out]
+    """Evaluate on some elements along the first axis after the others.
 
-    def part(start: int, stop: int) -> None:
-        block = list(views)
-        iterator = np.nditer(
-            operands,
-            # buffers are made when the range is known: those of a first range would be written back
-            flags=["external_loop", "buffered", "delay_bufalloc", "ranged"],
-            op_flags=[*(read for _ in each), ["writeonly", *read[1:]]],
-            buffersize=block_size,
-        )
-        with iterator:
-            iterator.iterrange = (start, stop)  # type: ignore[misc]
-            for parts in iterator:
-                for number, view in zip(each, parts, strict=False):
-                    block[number] = view
-                evaluate(block, parts[-1])
+    Operands have the result's shape, or the shape (1,) with one element for all.
+    """
+    if not out.size:
+        return
+    if not out.ndim:
+        operands, out = [x if x is None else x.reshape(1) for x in operands], out.reshape(1)
+    while out.ndim > 1 and len(out) == 1:
+        operands, out = [x[0] if x is not None and x.shape == out.shape else x for x in operands], out[0]
+    shape = out.shape
+    count = max(1, size * len(out) // out.size)
+    starts = range(0, len(out), count)
 
-    if out.size:
-        machine.deal(out.size, out.size, part)
+    def part(first: int, last: int) -> None:
+        for start in starts[first:last]:
+            here = slice(start, start + count)
+            evaluate([x[here] if x is not None and x.shape == shape else x for x in operands], out[here])
+
+    machine.deal(len(starts), out.size, part)
 
 
 # --- rows -------------------------------------------------------------------------------------------
@@ -293,10 +288,10 @@ def over_rows(
         code = _row_code(formula, operands, replaced, dtype.name)
         arrays = _row_arguments(formula, operands, results, replaced)
         machine.deal_compiled(A, A * n, code, (n,), arrays, numbers)
-    elif plain and 0 < A * n < _ROWS_AT_ONCE:
-        _rows_by_numpy(formula, operands, numbers, results)
     elif A * B:
-        _row_blocks(machine, formula, operands, numbers, results, compiling)
+        evaluate = _rows_by_loop if compiling else _rows_by_numpy
+        size = _BLOCK_ELEMENTS if compiling else _NUMPY_BLOCK
+        _row_blocks(machine, formula, operands, functools.partial(evaluate, formula, numbers), results, size)
     return tuple(results[name] for name in formula.outputs)
 
 
@@ -317,12 +312,12 @@ def _row_code(formula: RowFormula, operands: Sequence[Array | None], replaced: i
     return row_code(formula, tuple(kinds), replaced, dtype)
 
 
-@functools.cache
+@remembered
 def row_code(formula: RowFormula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
     """The compiled loop over rows, see `compiled.arrays`."""
-    from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_rows
+    from xpgrad.engine.compiled.arrays import compiled_rows
 
-    return compiled_rows(formula, ArrayLayout(kinds, replaced), dtype)
+    return compiled_rows(formula, kinds, replaced, dtype)
 
 
 def _row_arguments(
@@ -349,13 +344,13 @@ def _row_blocks(
     machine: Machine,
     formula: RowFormula,
     operands: Sequence[Array | None],
-    numbers: Sequence[float],
+    evaluate: Callable[[Sequence[Array | None]], Sequence[Array]],
     results: dict[str, Array],
-    compiling: bool,
+    size: int,
 ) -> None:
     """Evaluate on some rows after the others, which are copied to where a row is contiguous."""
     A, n, B = next(array for array in operands if array is not None).shape
-    at_once = max(1, (_BLOCK_ELEMENTS if compiling else _NUMPY_BLOCK) // n)
+    at_once = max(1, size // n)
     inner = min(B, max(16, at_once))  # enough to copy whole cache lines
     outer = max(1, at_once // inner)
     starts = [(a, b) for a in range(0, A, outer) for b in range(0, B, inner)]
@@ -365,15 +360,12 @@ def _row_blocks(
             here = (slice(a, a + outer), slice(None), slice(b, b + inner))
             block: list[Array | None] = []
             for name, array in zip(formula.operands, operands, strict=True):
-                if array is None or name in formula.columns:
-                    block.append(array)
-                else:
-                    piece = array[here].transpose(0, 2, 1)
-                    block.append(np.ascontiguousarray(piece).reshape(-1, piece.shape[2], 1))
-            each = next(array for array in block if array is not None)
-            values = _row_results(formula, each.shape, each.dtype)
-            (_rows_by_loop if compiling else _rows_by_numpy)(formula, block, numbers, values)
-            for name, value in values.items():
+                if array is not None:
+                    place = (...,) if name in formula.columns else here
+                    rows = array[place].transpose(0, 2, 1)
+                    array = np.ascontiguousarray(rows).reshape(-1, rows.shape[2])
+                block.append(array)
+            for name, value in zip(formula.outputs, evaluate(block), strict=True):
                 target = results[name][here].transpose(0, 2, 1)
                 target[...] = value.reshape(target.shape)
 
@@ -381,29 +373,22 @@ def _row_blocks(
 
 
 def _rows_by_loop(
-    formula: RowFormula,
-    operands: Sequence[Array | None],
-    numbers: Sequence[float],
-    results: dict[str, Array],
-) -> None:
-    """Evaluate on contiguous rows by the compiled loop."""
-    A, n, _ = next(array for array in operands if array is not None).shape
-    run = _row_code(formula, operands, None, results[formula.outputs[0]].dtype.name).run
-    run(0, A, n, *map(address_of, _row_arguments(formula, operands, results, None)), *numbers)
+    formula: RowFormula, numbers: Sequence[float], operands: Sequence[Array | None]
+) -> list[Array]:
+    """The outputs for contiguous rows (rows, n) by the compiled loop."""
+    (rows, n), dtype = next((x.shape, x.dtype) for x in operands if x is not None)
+    values = _row_results(formula, (rows, n), dtype)
+    run = _row_code(formula, operands, None, dtype.name).run
+    run(0, rows, n, *map(address_of, _row_arguments(formula, operands, values, None)), *numbers)
+    return [values[name] for name in formula.outputs]
 
 
 def _rows_by_numpy(
-    formula: RowFormula,
-    operands: Sequence[Array | None],
-    numbers: Sequence[float],
-    results: dict[str, Array],
-) -> None:
-    """Evaluate on contiguous rows by NumPy."""
-    program = _program(formula, operands, results[formula.outputs[0]].dtype, numbers)
-    views = [array.reshape(array.shape[:2]) for array in operands if array is not None]
-    outs = [array.reshape(array.shape[:2]) for array in results.values()]
+    formula: RowFormula, numbers: Sequence[float], operands: Sequence[Array | None]
+) -> list[Array]:
+    """The same by NumPy."""
     with np.errstate(all="ignore"):  # of this thread
-        program(outs, views, views[0].shape)
+        return formula.evaluate(NUMPY, operands, numbers)
 
 
 def _row_results(
