@@ -4,13 +4,13 @@ The layouts come from XLA's ``xla/ffi/api/c_api.h``, in the version below, on 64
 integers, and a structure is read word by word, by the names of a record.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
 from xpgrad.engine.compiled.native import array_at, call_for_number, inside, stack, text_at, words
-from xpgrad.engine.compiled.records import ForeignProgramRecord, HostWords, length, positions
+from xpgrad.engine.compiled.records import ForeignProgramRecord, HostWords, holds, length, positions
 from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, run
 
@@ -23,50 +23,21 @@ _METADATA, _EXECUTE, _SCALAR, _INT64_TYPE = 1, 3, 3, 5
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of XLA
 
 
-class Values(NamedTuple):
-    """The arguments or the results of a call: their number, the addresses of their types, and their own."""
-
-    struct_size: Any
-    extension: Any
-    count: Any
-    types: Any
-    values: Any
+Values = namedtuple("Values", "struct_size extension count types values")
+"""The arguments or the results of a call: their number, the addresses of their types, and their own."""
 
 
-class FrameAttributes(NamedTuple):
-    """The attributes of a call, with names."""
+FrameAttributes = namedtuple("FrameAttributes", "struct_size extension count types names values")
+"""The attributes of a call, with names."""
 
-    struct_size: Any
-    extension: Any
-    count: Any
-    types: Any
-    names: Any
-    values: Any
+CallFrame = namedtuple(
+    "CallFrame", "struct_size extension functions context stage arguments results attributes"
+)
+"""A call of a foreign function; `stage` has 32 bits."""
+holds(CallFrame, arguments=Values, results=Values, attributes=FrameAttributes)
 
-
-class CallFrame(NamedTuple):
-    """A call of a foreign function; `stage` has 32 bits."""
-
-    struct_size: Any
-    extension: Any
-    functions: Any
-    context: Any
-    stage: Any
-    arguments: Values
-    results: Values
-    attributes: FrameAttributes
-
-
-class FrameBuffer(NamedTuple):
-    """An argument or result."""
-
-    struct_size: Any
-    extension: Any
-    dtype: Any
-    data: Any
-    rank: Any
-    dimensions: Any
-
+FrameBuffer = namedtuple("FrameBuffer", "struct_size extension dtype data rank dimensions")
+"""An argument or result."""
 
 _FRAME, _BUFFER = positions(CallFrame), positions(FrameBuffer)
 _PROGRAM, _HOST = positions(ForeignProgramRecord), positions(HostWords)

@@ -19,7 +19,7 @@ _Record = TypeVar("_Record", bound=tuple)
 _within: dict[Any, dict[int, type[tuple]]] = {}  # by record and place the records in it, the last one first
 
 
-def _holds(record: Any, **parts: type[tuple]) -> None:
+def holds(record: Any, **parts: type[tuple]) -> None:
     """Say which of a record's fields are records themselves."""
     places = {record._fields.index(name): part for name, part in parts.items()}
     _within[record] = dict(sorted(places.items(), reverse=True))
@@ -70,7 +70,7 @@ It stands between matrices that are Rows, and has as many integers.
 
 RowsProduct = namedtuple("RowsProduct", "source weight target")
 """What a time loop's product is of: rows of the source times the weight, into rows of the target."""
-_holds(RowsProduct, source=Rows, weight=Panels, target=Rows)
+holds(RowsProduct, source=Rows, weight=Panels, target=Rows)
 
 Ahead = namedtuple("Ahead", "place end step next left products")
 """Memory that a product asks for ahead: the next byte of a range, its end, the bytes from pass to pass.
@@ -140,7 +140,7 @@ They are ``malloc(size)``, ``free(address)``, ``sched_yield()`` and ``madvise(ad
 
 WorkRecord = namedtuple("WorkRecord", "address shared")
 """An instruction that is a function of its own; `address` is where `shared` stands."""
-_holds(WorkRecord, shared=SharedWork)
+holds(WorkRecord, shared=SharedWork)
 
 Packing = namedtuple("Packing", "pack parts k n source target count apart")
 """Matrices (k, n) packed into panels, some of them in each part.
@@ -148,22 +148,22 @@ Packing = namedtuple("Packing", "pack parts k n source target count apart")
 For the first one see `products.matrix.Functions`. From one of the `count` matrices to the next there are
 `apart` elements.
 """
-_holds(Packing, source=Factor)
+holds(Packing, source=Factor)
 
 ProductRecord = namedtuple(
     "ProductRecord",
     "tiles pack by_panels m n k add by_rows parts c c_line a b memory bytes columns",
 )
 """A product of our own; see `products.matrix.ProductPlan`."""
-_holds(ProductRecord, a=Factor, b=Factor)
+holds(ProductRecord, a=Factor, b=Factor)
 
 Products = namedtuple("Products", "multiply count parts c a b first")
 """Products of a stack of matrices: how many, the distances from one to the next, and the first one."""
-_holds(Products, first=ProductRecord)
+holds(Products, first=ProductRecord)
 
 ArithmeticRecord = namedtuple("ArithmeticRecord", "kind parts planes rows columns target first second")
 """Arithmetic on arrays of one shape; see `programs.instructions.arithmetic`."""
-_holds(ArithmeticRecord, target=Strided, first=Strided, second=Strided)
+holds(ArithmeticRecord, target=Strided, first=Strided, second=Strided)
 
 
 # --- images
@@ -188,7 +188,7 @@ An item is a stretch of a group of an image; where loops are over positions, a s
 A part's memory begins with the grid, each channel `room` elements long; behind it are the sums, in rows
 of `line`. The packed weights of a group have `panel_rows` rows.
 """
-_holds(ShiftedSums, shared=Shared, images=Batch, rows=Table, parts=Table, results=Batch)
+holds(ShiftedSums, shared=Shared, images=Batch, rows=Table, parts=Table, results=Batch)
 
 ShiftedProducts = namedtuple(
     "ShiftedProducts",
@@ -199,7 +199,7 @@ ShiftedProducts = namedtuple(
 
 `count` is the number of images; for the others see ShiftedSums.
 """
-_holds(ShiftedProducts, shared=Shared, a=Batch, a_rows=Table, images=Batch, rows=Table, taps=Table)
+holds(ShiftedProducts, shared=Shared, a=Batch, a_rows=Table, images=Batch, rows=Table, taps=Table)
 
 TapPacking = namedtuple(
     "TapPacking",
@@ -219,11 +219,11 @@ WindowPoints = namedtuple("WindowPoints", "address by_point by_line rows columns
 
 FromWindows = namedtuple("FromWindows", "parts images top left points")
 """Windows of images, the first one so far above and left of them; each part has some of the channels."""
-_holds(FromWindows, images=WindowImages, points=WindowPoints)
+holds(FromWindows, images=WindowImages, points=WindowPoints)
 
 ToWindows = namedtuple("ToWindows", "parts points bias images")
 """Images of windows, with a bias for each channel; each part has some of the channels."""
-_holds(ToWindows, points=WindowPoints, images=WindowImages)
+holds(ToWindows, points=WindowPoints, images=WindowImages)
 
 RowSums = namedtuple("RowSums", "rows count width sums parts")
 """The sums of the rows of a matrix (count, width)."""
@@ -267,7 +267,7 @@ host. `arena` is in bytes; `executor` runs the instructions from
 `begin` to `end`; `slots` are arenas that wait; `count` is how many memories the host brings. `guard` is
 where a Guard stands in the code, or 0; its Finding is copied to `finding`.
 """
-_holds(ForeignProgramRecord, finding=Finding)
+holds(ForeignProgramRecord, finding=Finding)
 
 
 # --- sequences of uneven lengths
@@ -335,14 +335,14 @@ ScheduleRecord = namedtuple(
 
 A place below 0 stands for a table that nobody needs.
 """
-_holds(ScheduleRecord, known=Tables)
+holds(ScheduleRecord, known=Tables)
 
 MoveRowsRecord = namedtuple(
     "MoveRowsRecord",
     "kind parts reverse known low high first is_turned steps width target source initial",
 )
 """Rows brought into another order; see `programs.schedule.move_rows`."""
-_holds(MoveRowsRecord, known=Tables, target=Strided, source=Strided, initial=Strided)
+holds(MoveRowsRecord, known=Tables, target=Strided, source=Strided, initial=Strided)
 
 
 # --- the guard
@@ -372,4 +372,4 @@ Guard = namedtuple(
 
 `scheduled` is the number of the instruction that finds the `quantities` and `tables`, or -1.
 """
-_holds(Guard, tables=Tables, finding=Finding)
+holds(Guard, tables=Tables, finding=Finding)
