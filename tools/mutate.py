@@ -99,7 +99,7 @@ AREAS = {
     "src/xpgrad/engine/programs/instructions.py": ["test_plans", "test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/numpy_engine.py": ["test_engine", "test_chunks"],
     "src/xpgrad/engine/compiled/machine.py": ["test_time_loop", "test_chunks", "test_engine"],
-    "src/xpgrad/engine/arrays/*.py": ["test_engine", "test_activations", "test_softmax", "test_losses"],
+    "src/xpgrad/engine/array_loops.py": ["test_engine", "test_activations", "test_softmax", "test_losses"],
     "src/xpgrad/engine/compiled/tracing.py": ["test_tracing", "test_time_loop", "test_losses"],
     "src/xpgrad/engine/compiled/native_rows.py": ["test_tracing", "test_time_loop", "test_resets"],
     "adapters/xpgrad_torch/activations.py": ["test_torch_activations", "test_half_precision"],

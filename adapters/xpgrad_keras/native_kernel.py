@@ -4,13 +4,13 @@ It calls TensorFlow's functions in C (``tensorflow/c/kernels.h``) by address. Ad
 structures of ours are read word by word, by the names of a record.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
 from xpgrad.engine.compiled.native import call_for_number, call_with_numbers, inside, stack, text_at, words
-from xpgrad.engine.compiled.records import HostWords, length, positions
+from xpgrad.engine.compiled.records import HostWords, holds, length, positions
 from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, lend, run
 
@@ -23,81 +23,38 @@ INT_MASK = 0xFFFFFFFF  # of what a function in C returns as a number that is not
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of TensorFlow
 
 
-class Functions(NamedTuple):
-    """Addresses of TensorFlow's functions; `_NAMES` in `_programs` says which each is."""
+Functions = namedtuple(
+    "Functions",
+    "new_status delete_status code_of set_status attribute refuse fail take allocate data rank size delete",
+)
+"""Addresses of TensorFlow's functions; `_NAMES` in `_programs` says which each is."""
 
-    new_status: Any
-    delete_status: Any
-    code_of: Any
-    set_status: Any
-    attribute: Any
-    refuse: Any
-    fail: Any
-    take: Any
-    allocate: Any
-    data: Any
-    rank: Any
-    size: Any
-    delete: Any
+ProcessRecord = namedtuple("ProcessRecord", "functions number find compute lend waiting")
+"""What compiled code knows of the process.
 
+`number` is only in this process's operations. `find` is the address of a function of Python's,
+``find(call, sizes, count)``, which returns the address of the form of a call's arrays, or minus the address
+of an error's text. `compute` is the address of ``compute(form, addresses)``, which computes what has no
+program and returns 0 or such a text. `waiting` is the address of a WaitingRecord.
+"""
+holds(ProcessRecord, functions=Functions)
 
-class ProcessRecord(NamedTuple):
-    """What compiled code knows of the process.
+CallRecord = namedtuple("CallRecord", "first given made dtype")
+"""A kernel that is called with arrays of any sizes.
 
-    `number` is in the operations of this process alone. `find` is the address of a function of Python's,
-    which finds the form of a call's arrays: ``find(call, sizes, count)``, an address, or that of a text with
-    a minus, where something is wrong. `compute` is that of one that computes what has no program:
-    ``compute(form, addresses)``, 0 or such a text. `waiting` is the address of a WaitingRecord.
-    """
+`first` is the address of its first FormRecord, or 0. `given` and `made` are the numbers of arrays and
+results, `dtype` is TensorFlow's number of the results' dtype.
+"""
 
-    functions: Functions
-    number: Any
-    find: Any
-    compute: Any
-    lend: Any
-    waiting: Any
+FormRecord = namedtuple("FormRecord", "next sizes count program results")
+"""Sizes of the arrays of a call, and what computes it: a program, or 0.
 
+`next` is the address of another form of the same call, or 0. At `sizes` there are `count` integers: the
+number of axes and the sizes of each array. At `results` there is a ResultRecord for each result.
+"""
 
-class CallRecord(NamedTuple):
-    """A kernel that is called with arrays of any sizes: the address of its first form, or 0.
-
-    Parameters
-    ----------
-    first : int
-        The address of a FormRecord.
-    given, made : int
-        How many arrays it takes, and how many results it has.
-    dtype : int
-        TensorFlow's number of the results' dtype.
-    """
-
-    first: Any
-    given: Any
-    made: Any
-    dtype: Any
-
-
-class FormRecord(NamedTuple):
-    """Sizes of the arrays of a call, and what computes it: a program, or 0.
-
-    `next` is the address of another form of the same call, or 0. At `sizes` there are `count` integers: the
-    number of axes and the sizes of each array. At `results` there is a ResultRecord for each result.
-    """
-
-    next: Any
-    sizes: Any
-    count: Any
-    program: Any
-    results: Any
-
-
-class ResultRecord(NamedTuple):
-    """A result: the address of its sizes, their number, and its bytes."""
-
-    sizes: Any
-    rank: Any
-    bytes: Any
-
+ResultRecord = namedtuple("ResultRecord", "sizes rank bytes")
+"""A result: the address of its sizes, their number, and its bytes."""
 
 _AT, _CALL, _FORM, _RESULT = map(positions, (ProcessRecord, CallRecord, FormRecord, ResultRecord))
 _CALL_WORDS, _FORM_WORDS, _RESULT_WORDS = map(length, (CallRecord, FormRecord, ResultRecord))
