@@ -32,11 +32,7 @@ class RecordedArithmetic:
     def __init__(self, machine: Machine, dtype: Any) -> None:
         self._machine, self.dtype, self._name = machine, dtype, name_of(dtype)
         self._draft = Draft()
-
-    @property
-    def xp(self) -> Any:
-        """The standard's functions on what it records."""
-        return RecordedNamespace(self)
+        self.xp: Any = RecordedNamespace(self)
 
     # --- memory
 

@@ -18,7 +18,7 @@ from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process import guard
 from xpgrad.engine.programs.instructions import Block, array_loop
-from xpgrad.engine.programs.program import Draft, Program
+from xpgrad.engine.programs.program import Program
 from xpgrad.engine.programs.recorded import (
     CannotRecordError,
     Recorded,
@@ -111,7 +111,7 @@ class Recorder(RecordedLoops):
         return [rows[end - shape[0] : end, ...] for shape, end in zip(shapes, ends, strict=True)]
 
     def program(self, results: Sequence[Recorded | None]) -> Program:
-        """What was written down, to be run for these results."""
+        """What was written down, to be run for these results. The recorder has ended then."""
         outputs: list[tuple[Block, Sizes] | None] = []
         taken = set(self._draft.inputs)
         for result in results:
@@ -128,9 +128,7 @@ class Recorder(RecordedLoops):
         program = Program(self._draft, outputs, self._machine, self.dtype)
         # Recorded arrays know their recorder. If it kept them, they would wait for Python's collector of
         # cycles, of which one run takes a tenth of a second in a process with PyTorch.
-        self._draft = Draft()
-        for tables in (self._pieces, self._inputs, self._carried):
-            tables.clear()
+        vars(self).clear()
         return program
 
     def lower(self, array: Recorded) -> Recorded:
