@@ -123,9 +123,10 @@ def call_of(kernel: str, layer: Any) -> LayerCall:
     """Return the call of a layer that a kernel computes."""
     found = [_ONNX[function] for function in _functions(kernel, layer.cell)]
     attributes: dict[str, Any] = {
-        "activations": [function.name for function in found],
-        "activation_alpha": [number for function in found for number in function.alpha] or None,
-        "activation_beta": [number for function in found for number in function.beta] or None,
+        # no lists, which may change: PyTorch's quick way to a program does without those
+        "activations": tuple(function.name for function in found),
+        "activation_alpha": tuple(number for function in found for number in function.alpha) or None,
+        "activation_beta": tuple(number for function in found for number in function.beta) or None,
         "direction": "reverse" if layer.go_backwards else "forward",
         "gate_order": _GATE_ORDERS[kernel],
         "input_major": True,
