@@ -16,7 +16,6 @@ import numpy as np
 from ... import conv, conv_grad, relu, relu_grad, softmax_cross_entropy, softmax_cross_entropy_grad
 from ..console import curve, message
 from .training import (
-    Adam,
     AdamSettings,
     Parameters,
     TorchAdam,
@@ -26,7 +25,8 @@ from .training import (
     save_plot,
     show_training,
     train,
-    train_both,
+    train_all,
+    train_by_adam,
 )
 
 __all__ = ["Answers", "Digits", "answer", "read_digits", "run", "train_numpy", "train_torch"]
@@ -120,14 +120,7 @@ def loss_and_gradients(p: Parameters, batch: Digits) -> tuple[float, Parameters]
 
 def train_numpy(p: Parameters, stream: Iterator[Digits], steps: int) -> Training:
     """Train p in place."""
-    adam = Adam(p, ADAM)
-
-    def step(batch: Digits) -> float:
-        loss, grads = loss_and_gradients(p, batch)
-        adam.step(grads)
-        return loss
-
-    return train("xpgrad (NumPy)", stream, steps, step)
+    return train_by_adam(p, ADAM, loss_and_gradients, stream, steps)
 
 
 # --------------------------------------------------------------------------------------- the torch side
@@ -205,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
     parameters = initial_parameters(args.hidden, args.seed)
-    runs = train_both(
+    runs = train_all(
         args, parameters, lambda: batches(training, args.steps, args.seed), train_numpy, train_torch
     )
 

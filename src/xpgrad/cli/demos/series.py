@@ -17,7 +17,6 @@ import numpy as np
 from ... import gru, gru_grad
 from ..console import table
 from .training import (
-    Adam,
     AdamSettings,
     Parameters,
     TorchAdam,
@@ -28,7 +27,8 @@ from .training import (
     save_plot,
     show_training,
     train,
-    train_both,
+    train_all,
+    train_by_adam,
 )
 
 __all__ = ["Sunspots", "cycles", "read_sunspots", "run", "train_numpy", "train_torch"]
@@ -155,14 +155,7 @@ def loss_and_gradients(p: Parameters, batch: Cycles) -> tuple[float, Parameters]
 
 def train_numpy(p: Parameters, stream: Iterator[Cycles], steps: int) -> Training:
     """Train p in place."""
-    adam = Adam(p, ADAM)
-
-    def step(batch: Cycles) -> float:
-        loss, grads = loss_and_gradients(p, batch)
-        adam.step(grads)
-        return loss
-
-    return train("xpgrad (NumPy)", stream, steps, step)
+    return train_by_adam(p, ADAM, loss_and_gradients, stream, steps)
 
 
 # --------------------------------------------------------------------------------------- the torch side
@@ -248,7 +241,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
     parameters = initial_parameters(args.hidden, args.seed)
-    runs = train_both(
+    runs = train_all(
         args, parameters, lambda: batches(numbers, training, args.steps, args.seed), train_numpy, train_torch
     )
 

@@ -1,20 +1,19 @@
 """A character LSTM learns to write like Python's manual: in plain NumPy, and in JAX and torch beside it.
 
 The model is an embedding, one LSTM and a linear layer that predicts the next character. The NumPy side
-takes its forward and backward from `xpgrad.lstm` and `xpgrad.lstm_grad`; everything else, down to Adam, is
+takes the forward and backward of the LSTM and of the loss from xpgrad; everything else, down to Adam, is
 written out below. The JAX side is `xpgrad_jax.lstm` under ``jax.jit`` and ``jax.grad``, the torch side
 `torch.nn.LSTM` with torch's own autograd and optimizer.
 """
 
 import argparse
-import importlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import lstm, lstm_grad
+from ... import lstm, lstm_grad, softmax_cross_entropy, softmax_cross_entropy_grad
 from ..console import curve, message
 from .training import (
     Adam,
@@ -28,8 +27,8 @@ from .training import (
     plot_losses,
     save_plot,
     show_training,
-    torch_imports,
     train,
+    train_all,
 )
 
 __all__ = ["Corpus", "read_corpus", "run", "train_jax", "train_numpy", "train_torch"]
@@ -128,20 +127,6 @@ def zero_state(batch: int, hidden: int) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((1, batch, hidden), DTYPE), np.zeros((1, batch, hidden), DTYPE)
 
 
-def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean of -log softmax(logits)[target], and its gradient: softmax minus one-hot targets."""
-    logits = logits - logits.max(axis=-1, keepdims=True)
-    probabilities = np.exp(logits)
-    sums = probabilities.sum(axis=-1, keepdims=True)
-    picked = np.take_along_axis(logits, targets[..., None], axis=-1)
-    loss = float(np.mean(np.log(sums) - picked, dtype=np.float64))
-    gradient = probabilities / sums
-    rows = gradient.reshape(-1, gradient.shape[-1])  # a view
-    rows[np.arange(len(rows)), targets.ravel()] -= 1
-    gradient /= targets.size
-    return loss, gradient
-
-
 def loss_and_gradients(
     p: Parameters, inputs: np.ndarray, targets: np.ndarray, state: tuple[np.ndarray, np.ndarray]
 ) -> tuple[float, Parameters, tuple[np.ndarray, np.ndarray]]:
@@ -150,14 +135,14 @@ def loss_and_gradients(
     X = p["embedding"][inputs]  # (T, N, I)
     saved = lstm(X, p["W"], p["R"], p["B"], initial_h=state[0], initial_c=state[1])
     H = saved.H_all[:, 0]  # (T, N, H): the only direction
-    flat = H.reshape(-1, H.shape[-1])
-    logits = (flat @ p["V"].T + p["b"]).reshape(*targets.shape, -1)
-    loss, dlogits = cross_entropy(logits, targets)
+    flat, labels = H.reshape(-1, H.shape[-1]), targets.ravel()
+    logits = flat @ p["V"].T + p["b"]
+    loss = softmax_cross_entropy(logits, labels)
 
     # Backward, in the opposite order.
-    dflat = dlogits.reshape(len(flat), -1)
-    grads = {"V": dflat.T @ flat, "b": dflat.sum(axis=0)}
-    dH = (dflat @ p["V"]).reshape(saved.H_all.shape)
+    dlogits = softmax_cross_entropy_grad(np.ones_like(loss), logits, labels)
+    grads = {"V": dlogits.T @ flat, "b": dlogits.sum(axis=0)}
+    dH = (dlogits @ p["V"]).reshape(saved.H_all.shape)
     d = lstm_grad(
         X,
         p["W"],
@@ -173,7 +158,7 @@ def loss_and_gradients(
     )
     grads |= {"W": d.dW, "R": d.dR, "B": d.dB, "embedding": np.zeros_like(p["embedding"])}
     np.add.at(grads["embedding"], inputs.ravel(), d.dX.reshape(inputs.size, -1))
-    return loss, grads, (saved.H_t, saved.C_t)
+    return float(loss), grads, (saved.H_t, saved.C_t)
 
 
 def train_numpy(p: Parameters, codes: np.ndarray, steps: int) -> Training:
@@ -199,8 +184,8 @@ def evaluate(p: Parameters, codes: np.ndarray) -> float:
     H_all = lstm(
         p["embedding"][codes[:-1, None]], p["W"], p["R"], p["B"], initial_h=state[0], initial_c=state[1]
     ).H_all
-    logits = H_all[:, 0] @ p["V"].T + p["b"]
-    return cross_entropy(logits, codes[1:, None])[0]
+    logits = H_all[:, 0, 0] @ p["V"].T + p["b"]
+    return float(softmax_cross_entropy(logits, codes[1:]))
 
 
 def write(p: Parameters, alphabet: str, length: int, seed: int) -> str:
@@ -219,15 +204,6 @@ def write(p: Parameters, alphabet: str, length: int, seed: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------- the JAX side
-
-
-def jax_imports() -> bool:
-    """Whether JAX is there, and works with xpgrad_jax."""
-    try:
-        importlib.import_module("xpgrad_jax")
-    except ImportError:
-        return False
-    return True
 
 
 def train_jax(p: Parameters, codes: np.ndarray, steps: int) -> Training:
@@ -319,14 +295,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
     parameters = initial_parameters(len(corpus.alphabet), args.hidden, args.seed)
-    start = {name: value.copy() for name, value in parameters.items()}
-    runs = [train_numpy(parameters, corpus.train, args.steps)]
-    if not args.no_jax and jax_imports():
-        other = {name: value.copy() for name, value in start.items()}
-        runs.append(train_jax(other, corpus.train, args.steps))
-    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
-    if not args.no_torch and torch_imports():
-        runs.append(train_torch(start, corpus.train, args.steps))
+    runs = train_all(args, parameters, lambda: corpus.train, train_numpy, train_torch, train_jax)
 
     held_out = evaluate(parameters, corpus.held_out)
     print("\nThe NumPy model writes:\n")

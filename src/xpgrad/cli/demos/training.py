@@ -26,9 +26,9 @@ __all__ = [
     "plot_losses",
     "save_plot",
     "show_training",
-    "torch_imports",
     "train",
-    "train_both",
+    "train_all",
+    "train_by_adam",
 ]
 
 BETA1, BETA2 = 0.9, 0.999  # Adam
@@ -125,23 +125,57 @@ def train(name: str, batches: Iterable[Batch], steps: int, step: Callable[[Batch
     return Training(name, losses, seconds)
 
 
-# ----------------------------------------------------------------------------------------------- torch
+def train_by_adam(
+    parameters: Parameters,
+    settings: AdamSettings,
+    loss_and_gradients: Callable[[Parameters, Batch], tuple[float, Parameters]],
+    batches: Iterable[Batch],
+    steps: int,
+) -> Training:
+    """Train the parameters in place, with Adam in NumPy."""
+    adam = Adam(parameters, settings)
+
+    def step(batch: Batch) -> float:
+        loss, grads = loss_and_gradients(parameters, batch)
+        adam.step(grads)
+        return loss
+
+    return train("xpgrad (NumPy)", batches, steps, step)
 
 
-def train_both(
+# ------------------------------------------------------------------------------------ torch, and JAX
+
+
+def train_all(
     args: argparse.Namespace,
     parameters: Parameters,
-    stream: Callable[[], Iterable[Any]],
+    data: Callable[[], Any],
     with_numpy: Callable[..., Training],
     with_torch: Callable[..., Training],
+    with_jax: Callable[..., Training] | None = None,
 ) -> list[Training]:
-    """Train the parameters with NumPy and, if it is there and wanted, copies of them with torch."""
-    start = {name: value.copy() for name, value in parameters.items()}
-    runs = [with_numpy(parameters, stream(), args.steps)]
+    """Train the parameters with NumPy, and copies of them with the others where they exist and are wanted."""
+
+    def copies(parameters: Parameters) -> Parameters:
+        return {name: value.copy() for name, value in parameters.items()}
+
+    start = copies(parameters)
+    runs = [with_numpy(parameters, data(), args.steps)]
+    if with_jax is not None and not args.no_jax and jax_imports():
+        runs.append(with_jax(copies(start), data(), args.steps))
     # Only now, so that torch's threads do not exist yet while NumPy's are timed.
     if not args.no_torch and torch_imports():
-        runs.append(with_torch(start, stream(), args.steps))
+        runs.append(with_torch(start, data(), args.steps))
     return runs
+
+
+def jax_imports() -> bool:
+    """Whether JAX is there, and works with xpgrad_jax."""
+    try:
+        importlib.import_module("xpgrad_jax")
+    except ImportError:
+        return False
+    return True
 
 
 def torch_imports() -> bool:
