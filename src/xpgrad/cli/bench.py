@@ -15,29 +15,12 @@ def _command() -> Any:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options.
-
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        The parser of the subcommand.
-    """
+    """Declare the command's options."""
     command = _command()
     parser.description = command.__doc__
     command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The parsed arguments.
-
-    Returns
-    -------
-    int
-        0; 1 if ours fails or nothing is selected; 2 if a file cannot be written or drawn.
-    """
+    """Measure and print; 1 if ours fails or nothing is selected, 2 if a file cannot be written or drawn."""
     return int(_command().run(args))

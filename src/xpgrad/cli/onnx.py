@@ -22,13 +22,7 @@ _SHOWN = 12  # parameters, unless all are asked for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options.
-
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        The parser of the subcommand.
-    """
+    """Declare the command's options."""
     parser.add_argument("model", type=Path, metavar="MODEL", help="the file, such as model.onnx")
     parser.add_argument(
         "--set",
@@ -69,16 +63,8 @@ def _assignment(text: str) -> tuple[str, Any]:
 def run(args: argparse.Namespace) -> int:
     """Print what is in the file.
 
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The parsed arguments.
-
-    Returns
-    -------
-    int
-        0 if the model can be trained; 1 if not, if a file cannot be read or written, or if onnx is not
-        installed.
+    Returns 0 if the model can be trained; 1 if not, if a file cannot be read or written, or if onnx is not
+    installed.
     """
     if importlib.util.find_spec("onnx") is None:
         message("onnx is not installed: pip install onnx")

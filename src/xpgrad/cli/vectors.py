@@ -21,13 +21,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options.
-
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        The parser of the subcommand.
-    """
+    """Declare the command's options."""
     parser.add_argument("operator", choices=operators(), metavar="OPERATOR", help=", ".join(operators()))
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
     parser.add_argument(
@@ -48,15 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the vectors and write them.
 
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The parsed arguments.
-
-    Returns
-    -------
-    int
-        0; 1 if the arguments select nothing or the format's package is missing; 2 if nothing can be written.
+    Returns 0; 1 if the arguments select nothing or the format's package is missing; 2 if nothing can be
+    written.
     """
     try:
         write = FORMATS[args.format]()

@@ -37,13 +37,7 @@ class WarmedPart(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser.
-
-    Parameters
-    ----------
-    parser : argparse.ArgumentParser
-        The parser of ``python -m xpgrad warm``.
-    """
+    """Declare the command's options."""
     parser.add_argument(
         "operators", nargs="*", metavar="OPERATOR", help=f"of {', '.join(WORKS)}; all of them by default"
     )
@@ -58,18 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, and print the time and space.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The parsed arguments.
-
-    Returns
-    -------
-    int
-        0; 1 if nothing can be compiled or kept; 2 if an operator's name is unknown.
-    """
+    """Compile, and print time and space; 1 if nothing can be compiled or kept, 2 for an unknown name."""
     unknown = [name for name in args.operators if name not in WORKS]
     if unknown:
         message(f"warm: no operator is called {unknown[0]!r}, expected names of {', '.join(WORKS)}")

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import xpgrad
+from xpgrad._operators.axes import shape_of
 from xpgrad._operators.declaration import DECLARED
+from xpgrad._operators.units import UNITS
 
 __all__ = ["WORKS", "step_of"]
 
@@ -24,37 +28,28 @@ _LARGE = (512, 1024)  # enough elements for threads, which have their own loops
 
 
 class RecurrentOperator(NamedTuple):
-    """A recurrent kernel with its attributes, and the PyTorch module that computes the same."""
+    """A recurrent kernel with its attributes, and the options of its module in `xpgrad_torch`."""
 
-    kernel: Any
-    gates: int
-    states: tuple[str, ...]
-    module: str
-    attributes: dict[str, Any] = {}  # noqa: RUF012 - never written to
-    options: dict[str, Any] = {}  # noqa: RUF012 - never written to
+    name: str
+    attributes: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+
+    @property
+    def gates(self) -> int:
+        """The number of gates."""
+        return UNITS[self.name].rows
 
 
-_LSTM = (xpgrad.lstm, 4, ("initial_h", "initial_c"), "LSTM")
-_GRU = (xpgrad.gru, 3, ("initial_h",), "GRU")
 RECURRENT = {
-    "lstm": RecurrentOperator(*_LSTM),
-    "lstm-peephole": RecurrentOperator(*_LSTM, options={"peephole": True}),
-    "gru": RecurrentOperator(*_GRU, attributes={"linear_before_reset": 1}),
-    "rnn": RecurrentOperator(xpgrad.rnn, 1, ("initial_h",), "RNN"),
-    "gru-reset-before": RecurrentOperator(*_GRU, options={"reset_after": False}),
-}
-ACTIVATIONS = {  # the kernels' names, and the modules
-    **{name: declaration.torch for name, declaration in DECLARED.items() if not declaration.operands},
-    "softmax": "Softmax",
-    "log_softmax": "LogSoftmax",
-}
-LOSSES = {
-    "softmax_cross_entropy": "CrossEntropyLoss",
-    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
+    "lstm": RecurrentOperator("lstm"),
+    "lstm-peephole": RecurrentOperator("lstm", options={"peephole": True}),
+    "gru": RecurrentOperator("gru", attributes={"linear_before_reset": 1}),
+    "rnn": RecurrentOperator("rnn"),
+    "gru-reset-before": RecurrentOperator("gru", options={"reset_after": False}),
 }
 
 
-def _normal(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _normal(shape: Sequence[int], dtype: str) -> np.ndarray:
     return (np.random.default_rng(0).standard_normal(shape) / 8).astype(dtype)
 
 
@@ -66,7 +61,7 @@ def _needed(name: str) -> Any:
         raise NotImplementedError(f"{name} is not installed") from error
 
 
-def _leaf(shape: tuple[int, ...], dtype: str) -> Any:
+def _leaf(shape: Sequence[int], dtype: str) -> Any:
     """A tensor that gets a gradient."""
     return _needed("torch").from_numpy(_normal(shape, dtype)).requires_grad_()
 
@@ -98,134 +93,131 @@ class RecurrentWork(NamedTuple):
 
     def numpy(self) -> Callable[[], Any]:
         """A step of the kernel."""
-        T, N, I, H = self.shape
-        operator = RECURRENT[self.operator]
-        rows = operator.gates * H
-        shapes = {"X": (T, N, I), "W": (1, rows, I), "R": (1, rows, H), "B": (1, 2 * rows)}
-        if "peephole" in operator.options:
-            shapes["P"] = (1, 3 * H)
-        shapes |= dict.fromkeys(operator.states, (1, N, H))
-        arrays: dict[str, Any] = {name: _normal(shape, self.dtype) for name, shape in shapes.items()}
-        arrays |= {"sequence_lens": self._sequence_lens(), **operator.attributes}
-        cotangent = _normal((T, 1, N, H), self.dtype)
-        X, kernel = arrays.pop("X"), operator.kernel
-        return lambda: xpgrad.vjp(kernel, X, **arrays)[1](cotangent)
+        own = RECURRENT[self.operator]
+        unit, sizes = UNITS[own.name], dict(zip("TNIH", self.shape, strict=True))
+        sizes |= {"D": 1, "J": sizes["H"]}
+        names = ["X", "W", "R", "B", *unit.initial] + ["P"] * ("peephole" in own.options)
+        arrays: dict[str, Any] = {
+            name: _normal(shape_of(unit.axes[name], sizes), self.dtype) for name in names
+        }
+        arrays |= {"sequence_lens": self._sequence_lens(), **own.attributes}
+        kernel, cotangent = (
+            getattr(xpgrad, own.name),
+            _normal(shape_of(unit.axes["H_all"], sizes), self.dtype),
+        )
+        return lambda: xpgrad.vjp(kernel, **arrays)[1](cotangent)
 
     def torch(self) -> Callable[[], Any]:
         """A step of the module."""
         T, N, I, H = self.shape
-        operator, torch = RECURRENT[self.operator], _needed("torch")
-        kind = getattr(_needed("xpgrad_torch"), operator.module)
-        module = kind(I, H, **operator.options).to(getattr(torch, self.dtype))
-        X, *states = (_leaf(s, self.dtype) for s in ((T, N, I), *[(1, N, H)] * len(operator.states)))
+        own, torch = RECURRENT[self.operator], _needed("torch")
+        unit = UNITS[own.name]
+        module = getattr(_needed("xpgrad_torch"), unit.module)(I, H, **own.options)
+        module = module.to(getattr(torch, self.dtype))
+        X, *states = (_leaf(s, self.dtype) for s in ((T, N, I), *[(1, N, H)] * len(unit.states)))
         state = states[0] if len(states) == 1 else tuple(states)
         lengths = self._sequence_lens()
         call = {} if lengths is None else {"lengths": torch.from_numpy(lengths)}
         return _differentiated(lambda: module(X, state, **call)[0], [X, *states, *module.parameters()])
 
 
-class ConvolutionWork(NamedTuple):
-    """A convolution of N images; a kernel, stride and pad for all dimensions."""
+class FunctionWork(NamedTuple):
+    """A function of arrays, in the core and in `xpgrad_torch`."""
 
-    N: int
-    C: int
-    size: tuple[int, ...]
-    O: int
-    kernel: int
-    stride: int = 1
-    pad: int = 0
-    group: int = 1
-    transposed: bool = False
+    name: str
+    in_torch: str | None
+    """A function of `xpgrad_torch`, or a module's class; None if there is none."""
+    shapes: Sequence[Sequence[int]]
+    """Of the arrays that have a gradient."""
+    options: Mapping[str, Any] = {}
+    torch_options: Mapping[str, Any] = {}
+    target: Callable[[str], np.ndarray] | None = None
+    """Makes the array behind those, of a dtype."""
     dtype: str = "float32"
 
-    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Of X, W and B."""
-        ends = (self.C, self.O // self.group) if self.transposed else (self.O, self.C // self.group)
-        return (self.N, self.C, *self.size), (*ends, *[self.kernel] * len(self.size)), (self.O,)
+    @property
+    def _targets(self) -> list[np.ndarray]:
+        return [] if self.target is None else [self.target(self.dtype)]
 
     def numpy(self) -> Callable[[], Any]:
         """A step of the kernel."""
-        function: Any = xpgrad.conv_transpose if self.transposed else xpgrad.conv
-        operands = [_normal(shape, self.dtype) for shape in self._shapes()]
-        options = {"strides": self.stride, "pads": self.pad, "group": self.group}
+        function = getattr(xpgrad, self.name)
+        arrays = [*(_normal(shape, self.dtype) for shape in self.shapes), *self._targets]
 
         def step() -> Any:
-            Y, pullback = xpgrad.vjp(function, *operands, **options)
+            Y, pullback = xpgrad.vjp(function, *arrays, **self.options)
             return pullback(Y)
 
         return step
 
     def torch(self) -> Callable[[], Any]:
-        """A step of the function."""
-        functions = _needed("xpgrad_torch").functional
-        function = getattr(functions, f"conv{'_transpose' * self.transposed}{len(self.size)}d")
-        leaves = [_leaf(shape, self.dtype) for shape in self._shapes()]
-        options = {"stride": self.stride, "padding": self.pad, "groups": self.group}
-        return _differentiated(lambda: function(*leaves, **options), leaves)
+        """A step of the function or the module."""
+        if self.in_torch is None:
+            raise NotImplementedError(f"there is no module for {self.name}")
+        function = attrgetter(self.in_torch)(_needed("xpgrad_torch"))
+        made = functools.partial(function, **self.torch_options)
+        leaves = [_leaf(shape, self.dtype) for shape in self.shapes]
+        targets = map(_needed("torch").from_numpy, self._targets)
+        call = functools.partial(made() if inspect.isclass(function) else made, *leaves, *targets)
+        return _differentiated(call, leaves)
 
 
-class ActivationWork(NamedTuple):
-    """A function of an array; along the last axis if it has an axis."""
-
-    function: str
-    dtype: str
-
-    def numpy(self) -> Callable[[], Any]:
-        """A step of the kernel."""
-        function, X = getattr(xpgrad, self.function), _normal(_LARGE, self.dtype)
-        return lambda: xpgrad.vjp(function, X)[1](X)
-
-    def torch(self) -> Callable[[], Any]:
-        """A step of the module."""
-        module = ACTIVATIONS[self.function]
-        if module is None:
-            raise NotImplementedError(f"there is no module for {self.function}")
-        options = {"dim": -1} if self.function.endswith("softmax") else {}
-        function, X = getattr(_needed("xpgrad_torch"), module)(**options), _leaf(_LARGE, self.dtype)
-        return _differentiated(lambda: function(X), [X])
-
-
-class LossWork(NamedTuple):
-    """A loss of logits."""
-
-    function: str
-    dtype: str
-
-    def _target(self) -> np.ndarray:
-        """A class for each row, or a probability for each number."""
-        if self.function == "softmax_cross_entropy":
-            return np.arange(_LARGE[0]) % _LARGE[1]
-        return np.random.default_rng(1).uniform(0, 1, _LARGE).astype(self.dtype)
-
-    def numpy(self) -> Callable[[], Any]:
-        """A step of the kernel."""
-        function, X, target = getattr(xpgrad, self.function), _normal(_LARGE, self.dtype), self._target()
-
-        def step() -> Any:
-            loss, pullback = xpgrad.vjp(function, X, target)
-            return pullback(loss)
-
-        return step
-
-    def torch(self) -> Callable[[], Any]:
-        """A step of the module."""
-        module, X = getattr(_needed("xpgrad_torch"), LOSSES[self.function])(), _leaf(_LARGE, self.dtype)
-        target = _needed("torch").from_numpy(self._target())
-        return _differentiated(lambda: module(X, target), [X])
+def _convolution(
+    N: int,
+    C: int,
+    size: Sequence[int],
+    O: int,
+    kernel: int,
+    stride: int = 1,
+    pad: int = 0,
+    group: int = 1,
+    transposed: bool = False,
+) -> FunctionWork:
+    """A convolution of N images; a kernel, stride and pad for all dimensions."""
+    ends = (C, O // group) if transposed else (O, C // group)
+    name = f"conv{'_transpose' * transposed}"
+    return FunctionWork(
+        name,
+        f"functional.{name}{len(size)}d",
+        ((N, C, *size), (*ends, *[kernel] * len(size)), (O,)),
+        {"strides": stride, "pads": pad, "group": group},
+        {"stride": stride, "padding": pad, "groups": group},
+    )
 
 
 _CONVOLUTIONS = (  # each method of the cost rule
-    ConvolutionWork(8, 64, (56, 56), 64, 3, 1, 1),
-    ConvolutionWork(8, 64, (56, 56), 256, 1),
-    ConvolutionWork(8, 128, (28, 28), 128, 3, 1, 1),
-    ConvolutionWork(8, 256, (14, 14), 256, 3, 1, 1),
-    ConvolutionWork(8, 3, (224, 224), 64, 7, 2, 3),
-    ConvolutionWork(8, 128, (56, 56), 128, 3, 2, 1),
-    ConvolutionWork(8, 96, (28, 28), 96, 3, 1, 1, 96),
-    ConvolutionWork(4, 16, (64, 64), 16, 31, 1, 15),
-    ConvolutionWork(4, 16, (8192,), 16, 1025, 1, 512),
-    ConvolutionWork(8, 128, (28, 28), 64, 4, 2, 1, transposed=True),
-    ConvolutionWork(8, 64, (56, 56), 64, 3, 1, 1, transposed=True),
+    _convolution(8, 64, (56, 56), 64, 3, 1, 1),
+    _convolution(8, 64, (56, 56), 256, 1),
+    _convolution(8, 128, (28, 28), 128, 3, 1, 1),
+    _convolution(8, 256, (14, 14), 256, 3, 1, 1),
+    _convolution(8, 3, (224, 224), 64, 7, 2, 3),
+    _convolution(8, 128, (56, 56), 128, 3, 2, 1),
+    _convolution(8, 96, (28, 28), 96, 3, 1, 1, 96),
+    _convolution(4, 16, (64, 64), 16, 31, 1, 15),
+    _convolution(4, 16, (8192,), 16, 1025, 1, 512),
+    _convolution(8, 128, (28, 28), 64, 4, 2, 1, transposed=True),
+    _convolution(8, 64, (56, 56), 64, 3, 1, 1, transposed=True),
+)
+_ACTIVATIONS = (
+    *(FunctionWork(name, own.torch, (_LARGE,)) for name, own in DECLARED.items() if not own.operands),
+    FunctionWork("softmax", "Softmax", (_LARGE,), torch_options={"dim": -1}),
+    FunctionWork("log_softmax", "LogSoftmax", (_LARGE,), torch_options={"dim": -1}),
+)
+
+
+def _classes(dtype: str) -> np.ndarray:
+    """A class for each row."""
+    return np.arange(_LARGE[0]) % _LARGE[1]
+
+
+def _probabilities(dtype: str) -> np.ndarray:
+    """A probability for each number."""
+    return np.random.default_rng(1).uniform(0, 1, _LARGE).astype(dtype)
+
+
+_LOSSES = (
+    FunctionWork("softmax_cross_entropy", "CrossEntropyLoss", (_LARGE,), target=_classes),
+    FunctionWork("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", (_LARGE,), target=_probabilities),
 )
 
 
@@ -236,11 +228,15 @@ def _recurrent(operator: str, dtype: str) -> Iterator[Any]:
     yield RecurrentWork(operator, _SHARED, None, dtype)
 
 
+def _functions(works: Sequence[FunctionWork], dtype: str) -> Iterator[Any]:
+    return (work._replace(dtype=dtype) for work in works)
+
+
 WORKS: dict[str, Callable[[str], Iterator[Any]]] = {
     **{name: functools.partial(_recurrent, name) for name in RECURRENT},
-    "conv": lambda dtype: (work._replace(dtype=dtype) for work in _CONVOLUTIONS),
-    "activations": lambda dtype: (ActivationWork(name, dtype) for name in ACTIVATIONS),
-    "losses": lambda dtype: (LossWork(name, dtype) for name in LOSSES),
+    "conv": functools.partial(_functions, _CONVOLUTIONS),
+    "activations": functools.partial(_functions, _ACTIVATIONS),
+    "losses": functools.partial(_functions, _LOSSES),
 }
 """The works of each operator that can be named, in a dtype."""
 
