@@ -7,7 +7,7 @@ convolution's input. So forwards and gradients of both operators cannot disagree
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -201,7 +201,7 @@ def conv_geometry(
     if at.same:
         output_size = tuple(-(-s // stride) for s, stride in zip(size, at.strides, strict=True))
         spans = zip(output_size, at.strides, reach, size, strict=True)
-        begin, _ = _split(((o - 1) * stride + r - s for o, stride, r, s in spans), at.auto_pad)
+        begin = _before(((o - 1) * stride + r - s for o, stride, r, s in spans), at.auto_pad)
     else:
         begin = at.begin
         for axis, (s, b, e, r) in enumerate(zip(size, begin, at.end, reach, strict=True)):
@@ -280,7 +280,7 @@ def conv_transpose_geometry(
                 )
     begin = at.begin
     if output_shape is not None or at.same:
-        begin, _ = _split((f - s for f, s in zip(full, size, strict=True)), at.auto_pad)
+        begin = _before((f - s for f, s in zip(full, size, strict=True)), at.auto_pad)
     return _of_possible_size(
         operator,
         ConvGeometry(
@@ -345,12 +345,10 @@ def _reach(kernel: Sizes, at: _ConvAttributes) -> Sizes:
     return tuple((k - 1) * d + 1 for k, d in zip(kernel, at.dilations, strict=True))
 
 
-def _split(totals: Any, auto_pad: str) -> tuple[Sizes, Sizes]:
-    """Padding before and after; with an odd total SAME_UPPER puts the extra one after, others before."""
-    totals = [max(total, 0) for total in totals]
-    smaller = tuple(total // 2 for total in totals)
-    larger = tuple(total - total // 2 for total in totals)
-    return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
+def _before(totals: Iterable[int], auto_pad: str) -> Sizes:
+    """The part of padding that is in front; with an odd total SAME_UPPER puts the extra one behind."""
+    extra = 0 if auto_pad == "SAME_UPPER" else 1
+    return tuple((max(total, 0) + extra) // 2 for total in totals)
 
 
 def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:

@@ -250,7 +250,7 @@ def mish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
     z = bounded(xp, x)
     e = xp.exp(xp.where(z < 0, z, -z))
     n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
-    ratio = n / (n + xp.where(z < 0, zeros_plus(xp, e, 2), 2 * e * e))
+    ratio = n / (n + xp.where(z < 0, xp.zeros_like(e) + 2, 2 * e * e))
     return xp.where(x > 1000, x, z * ratio)
 
 
@@ -258,14 +258,10 @@ def mish_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) 
     z = bounded(xp, x)
     e = xp.exp(xp.where(z < 0, z, -z))
     n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
-    r = 1 / (n + xp.where(z < 0, zeros_plus(xp, e, 2), 2 * e * e))
+    r = 1 / (n + xp.where(z < 0, xp.zeros_like(e) + 2, 2 * e * e))
     # the slope of tanh(softplus(z)) is 4 exp(z) (1 + exp(z)) / (n + 2)**2
     slope = 4 * (1 + e) * xp.where(z < 0, e, e * e) * (r * r)
     return d * (n * r + z * slope)
-
-
-def zeros_plus(xp: Any, x: Any, number: Any) -> Any:
-    return xp.zeros_like(x) + number
 
 
 def selu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:

@@ -18,13 +18,13 @@ from array_api_compat import device
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def explain(error: Exception, other: str = "Cell") -> None:
+def explain(error: Exception) -> None:
     """Add to a kernel's error, once, the call of `help` for the kernel: the message begins with its name.
 
-    `other` is the public name to show if the kernel's is not public, such as a user's cell.
+    A name that is no public function's is a user's cell.
     """
     operator = str(error.args[0] if error.args else "").partition(":")[0]
-    name = operator if hasattr(sys.modules["xpgrad"], operator) else other
+    name = operator if hasattr(sys.modules["xpgrad"], operator) else "Cell"
     note = f"help(xpgrad.{name}) explains what is expected."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)

@@ -13,17 +13,3 @@ PerSample: TypeAlias = bool | Literal["norm"]
 Peephole: TypeAlias = Literal["full", "truncated"]
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 Saved: TypeAlias = Literal["all", "states"]
-
-BY_ARGUMENT = {
-    "approximate": "Approximate",
-    "auto_pad": "AutoPad",
-    "direction": "TimeDirection",
-    "source": "Layout",
-    "target": "Layout",
-    "method": "ConvMethod",
-    "operator": "Operator",
-    "per_sample": "PerSample",
-    "peephole": "Peephole",
-    "reduction": "Reduction",
-}
-"""The type of each argument of this name in the core's public functions."""

@@ -373,15 +373,12 @@ def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
     if layout in ("negative", "read-only", "unaligned"):  # tensors do not have these
         layout = "plain"
     held = call.dtype if call.dtype != "bfloat16" else "float32"
-    tensor = torch.from_numpy(np.asarray(_laid_out(values, held, layout)).copy(order="K"))
-    if layout == "strided":
-        tensor = torch.from_numpy(_laid_out(values, held, layout))
     if layout == "broadcast" and values.ndim and values.shape[0]:
-        tensor = torch.from_numpy(values[:1].astype(held)).expand(values.shape)
-    if tensor.dtype != dtype:
-        wide = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype)
-        tensor = tensor.to(dtype) if layout == "broadcast" else wide.copy_(tensor)
-    return tensor
+        return torch.from_numpy(values[:1].astype(held)).to(dtype).expand(values.shape)
+    tensor = torch.from_numpy(np.asarray(_laid_out(values, held, layout)))
+    if tensor.dtype == dtype:
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype).copy_(tensor)
 
 
 def _results(
@@ -446,10 +443,10 @@ def _results_in_jax(
         return {name: np.asarray(array) for name, array in found.items()}
 
 
-def failure(call: RandomCall, times: int = 3) -> str | None:
-    """The error of a call that is repeated with fresh numbers; None if there is none."""
+def failure(call: RandomCall) -> str | None:
+    """The error of a call that is made three times with fresh numbers; None if there is none."""
     with in_threads(1 + call.seed % 3):
-        return next(filter(None, (_failure_of_turn(call, turn) for turn in range(times))), None)
+        return next(filter(None, (_failure_of_turn(call, turn) for turn in range(3))), None)
 
 
 @contextlib.contextmanager

@@ -27,20 +27,21 @@ from .console import paragraph, table
 
 __all__ = ["add_arguments", "hints", "read_cpu", "run"]
 
-PACKAGES = (
-    "numpy",
-    "array-api-compat",
-    "torch",
-    "jax",
-    "keras",
-    "onnx",
-    "llvmlite",
-    "array-api-strict",
-    "threadpoolctl",
-    "rich",
-    "matplotlib",
-    "scikit-learn",
-)
+PACKAGES = {
+    "numpy": "",
+    "array-api-compat": "",
+    "torch": "xpgrad_torch (modules and autograd functions for PyTorch) needs it",
+    "jax": "xpgrad_jax (functions for JAX's jit, grad and vmap) needs it",
+    "keras": "xpgrad_keras (Keras' recurrent layers, faster) needs it",
+    "onnx": "xpgrad_onnx (operators for its evaluator, training graphs) needs it",
+    "llvmlite": "",
+    "array-api-strict": "'check' leaves out the strictest namespace",
+    "threadpoolctl": "this report finds libraries with threads on Linux only",
+    "rich": "tables and progress bars are plain text",
+    "matplotlib": "the demos and 'bench --plot' draw no pictures",
+    "scikit-learn": "'demo digits' has no pictures to read",
+}
+"""The packages, and what each optional one is for, in its absence; `hints` says it of llvmlite."""
 VARIABLES = (
     "XPGRAD_JIT",
     "XPGRAD_NUM_THREADS",
@@ -249,26 +250,12 @@ def _openmp_copies(report: InfoReport) -> Hint | None:
     )
 
 
-_PURPOSES = {
-    "torch": "xpgrad_torch (modules and autograd functions for PyTorch) needs it",
-    "jax": "xpgrad_jax (functions for JAX's jit, grad and vmap) needs it",
-    "keras": "xpgrad_keras (Keras' recurrent layers, faster) needs it",
-    "onnx": "xpgrad_onnx (operators for its evaluator, training graphs) needs it",
-    "array-api-strict": "'check' leaves out the strictest namespace",
-    "threadpoolctl": "this report finds libraries with threads on Linux only",
-    "rich": "tables and progress bars are plain text",
-    "matplotlib": "the demos and 'bench --plot' draw no pictures",
-    "scikit-learn": "'demo digits' has no pictures to read",
-}
-"""What every optional package but llvmlite is for, in its absence."""
-
-
 def missing(report: InfoReport) -> list[Hint]:
     """A sentence for each optional package that is not installed."""
     return [
         Hint(f"{package} is not installed: {purpose}", f"pip install {package}")
-        for package, purpose in _PURPOSES.items()
-        if package not in report.versions
+        for package, purpose in PACKAGES.items()
+        if purpose and package not in report.versions
     ]
 
 
