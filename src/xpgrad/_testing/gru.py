@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from xpgrad._testing.activations import ReferenceActivation, activate, read_activations
+from xpgrad._testing.activations import activate, read_activations
 from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk, walk_back
 from xpgrad.gru import GRUForward, GRUGrads
 
 Array = Any
-
-
 _GRU_ACTIVATIONS = ("Sigmoid", "Tanh")
 
 
@@ -95,42 +93,26 @@ def gru_reference(
     def step(
         d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
     ) -> tuple[tuple[Array, ...], Array]:
-        h, gates = _gru_step(xp, x, states[0], W, R, b, acts[d], clip, linear_before_reset)
-        return (h,), gates
+        """One step of one sample: x (I,), h (H,), W (3H, I), R (3H, H), b (6H,)."""
+        [h], (f_act, g_act) = states, acts[d]
+        H = h.shape[0]
+        inputs, product = xp.matmul(W, x), xp.matmul(R, h)
+        v = xp.zeros_like(product)
+        if b is not None:
+            inputs, v = inputs + b[: 3 * H], b[3 * H :]
+        a = inputs + product + v
+        z, r = (activate(xp, f_act, bounded(xp, a[k * H : (k + 1) * H], clip)) for k in range(2))
+        after, before = r * (product + v)[2 * H :], xp.matmul(R[2 * H :, :], r * h) + v[2 * H :]
+        n = activate(
+            xp, g_act, bounded(xp, inputs[2 * H :] + (after if linear_before_reset else before), clip)
+        )
+        return ((1 - z) * n + z * h,), xp.concat([z, r, n])
 
     [H_all], [H_t], zrh = walk(
         step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout, None, recurrent_mask,
         (zoneout_h,), reset,
     )  # fmt: skip
     return GRUForward(H_all=H_all, H_t=H_t, zrh=zrh)
-
-
-def _gru_step(
-    xp: Any,
-    x: Array,
-    h: Array,
-    W: Array,
-    R: Array,
-    b: Array | None,
-    activations: Sequence[ReferenceActivation],
-    clip: float | None,
-    linear_before_reset: int,
-) -> tuple[Array, Array]:
-    """One step of one sample: x (I,), h (H,), W (3H, I), R (3H, H), b (6H,)."""
-    H = h.shape[0]
-    f_act, g_act = activations
-    w, v = (xp.zeros_like(h),) * 3, (xp.zeros_like(h),) * 3
-    if b is not None:
-        w, v = (tuple(half[k * H : (k + 1) * H] for k in range(3)) for half in (b[: 3 * H], b[3 * H :]))
-    W_z, W_r, W_h = (W[k * H : (k + 1) * H, :] for k in range(3))
-    R_z, R_r, R_h = (R[k * H : (k + 1) * H, :] for k in range(3))
-
-    z = activate(xp, f_act, bounded(xp, xp.matmul(W_z, x) + w[0] + xp.matmul(R_z, h) + v[0], clip))
-    r = activate(xp, f_act, bounded(xp, xp.matmul(W_r, x) + w[1] + xp.matmul(R_r, h) + v[1], clip))
-    after, before = r * (xp.matmul(R_h, h) + v[2]), xp.matmul(R_h, r * h) + v[2]
-    recurrent = after if linear_before_reset else before
-    n = activate(xp, g_act, bounded(xp, xp.matmul(W_h, x) + w[2] + recurrent, clip))
-    return (1 - z) * n + z * h, xp.concat([z, r, n])
 
 
 def gru_grad_reference(

@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from xpgrad._testing.activations import (
-    ReferenceActivation,
-    activate,
-    read_activations,
-    slope_from_output,
-)
+from xpgrad._testing.activations import activate, read_activations, slope_from_output
 from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk, walk_back
 from xpgrad.lstm import LSTMForward, LSTMGrads
 
 Array = Any
+LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 
 def lstm_reference(
@@ -105,10 +101,26 @@ def lstm_reference(
     def step(
         d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
     ) -> tuple[tuple[Array, ...], Array]:
-        h, c = states
-        p = None if P is None else xp.astype(P[d, :], x.dtype)
-        h, c, gates = _lstm_step(xp, x, h, c, W, R, b, p, acts[d], clip, input_forget, detach)
-        return (h, c), gates
+        """One step of one sample: x (I,), h (H,) or (proj,), c (H,), W (4H, I), R (4H, ...), b (8H,)."""
+        (h, c), (f_act, g_act, h_act) = states, acts[d]
+        H = c.shape[0]
+        z = xp.matmul(W, x) + xp.matmul(R, h)
+        if b is not None:
+            z = z + b[: 4 * H] + b[4 * H :]
+        z_i, z_o, z_f, z_c = z[:H], z[H : 2 * H], z[2 * H : 3 * H], z[3 * H :]
+
+        def peep(gate: int, state: Array) -> Array | float:
+            if P is None:
+                return 0.0
+            p = xp.astype(P[d, gate * H : (gate + 1) * H], x.dtype)
+            return p * (state if detach is None else detach(state))
+
+        i = activate(xp, f_act, bounded(xp, z_i + peep(0, c), clip))
+        f = 1 - i if input_forget else activate(xp, f_act, bounded(xp, z_f + peep(2, c), clip))
+        g = activate(xp, g_act, bounded(xp, z_c, clip))
+        c = f * c + i * g
+        o = activate(xp, f_act, bounded(xp, z_o + peep(1, c), clip))
+        return (o * activate(xp, h_act, c), c), xp.concat([i, o, f, g])
 
     initial = (initial_h, initial_c)
     (H_all, C_all), (H_t, C_t), iofc = walk(
@@ -116,44 +128,6 @@ def lstm_reference(
         (zoneout_h, zoneout_c), reset,
     )  # fmt: skip
     return LSTMForward(H_all=H_all, H_t=H_t, C_t=C_t, C_all=C_all, iofc=iofc)
-
-
-LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
-
-
-def _lstm_step(
-    xp: Any,
-    x: Array,
-    h: Array,
-    c: Array,
-    W: Array,
-    R: Array,
-    b: Array | None,
-    p: Array | None,
-    activations: Sequence[ReferenceActivation],
-    clip: float | None,
-    input_forget: bool,
-    detach: Callable[[Array], Array] | None,
-) -> tuple[Array, Array, Array]:
-    """One step of one sample: x (I,), h (H,) or (proj,), c (H,), W (4H, I), R (4H, ...), b (8H,), p (3H,)."""
-    H = c.shape[0]
-    f_act, g_act, h_act = activations
-    z = xp.matmul(W, x) + xp.matmul(R, h)
-    if b is not None:
-        z = z + b[: 4 * H] + b[4 * H :]
-    z_i, z_o, z_f, z_c = z[:H], z[H : 2 * H], z[2 * H : 3 * H], z[3 * H :]
-
-    def peep(gate: int, state: Array) -> Array | float:
-        if p is None:
-            return 0.0
-        return p[gate * H : (gate + 1) * H] * (state if detach is None else detach(state))
-
-    i = activate(xp, f_act, bounded(xp, z_i + peep(0, c), clip))
-    f = 1 - i if input_forget else activate(xp, f_act, bounded(xp, z_f + peep(2, c), clip))
-    g = activate(xp, g_act, bounded(xp, z_c, clip))
-    c = f * c + i * g
-    o = activate(xp, f_act, bounded(xp, z_o + peep(1, c), clip))
-    return o * activate(xp, h_act, c), c, xp.concat([i, o, f, g])
 
 
 def lstm_grad_reference(

@@ -13,8 +13,6 @@ from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk
 from xpgrad.rnn import RNNForward, RNNGrads
 
 Array = Any
-
-
 _RNN_ACTIVATIONS = ("Tanh",)
 
 
