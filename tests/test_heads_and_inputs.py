@@ -229,6 +229,37 @@ def test_a_later_stage_needs_the_cotangent_of_an_input(rng: np.random.Generator)
         np.testing.assert_allclose(getattr(some, name), getattr(wide, name), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.usefixtures("interpreted")
+def test_inputs_may_have_the_names_of_other_operators_arrays(rng: np.random.Generator) -> None:
+    """In layout 1 they are turned, they are no options of the state, and norms take samples of them."""
+
+    def step(xp: Any, x: Any, h: Any, W: Any, R: Any, **inputs: Any) -> Any:
+        a, b, c, d = inputs.values()
+        return xp.tanh(W.z(x) + R.z(h) + a) * b + c * d
+
+    def cell_of(names: str) -> Cell:
+        a, b, c, d = names.split()
+        space = {"step": step}
+        text = f"def made(xp, x, h, W, R, {a}, {b}, {c}, {d}):"
+        exec(f"{text} return step(xp, x, h, W, R, a={a}, b={b}, c={c}, d={d})", space)
+        return Cell(space["made"], W="z", R="z", inputs=names)
+
+    T, N, I, H = 3, 34, 2, 4
+    X, W, R = (rng.normal(size=s) for s in [(N, T, I), (1, H, I), (1, H, H)])
+    given = [rng.normal(size=(N, T, H)) for _ in range(4)]
+    found = []
+    for names in ("a b c d", "S zoneout_h recurrent_mask gamma"):
+        cell, inputs = cell_of(names), dict(zip(names.split(), given, strict=True))
+        outputs = cell(X, W, R, **inputs, layout=1)
+        saved = {name: getattr(outputs, name) for name in cell.saved}
+        for per_sample in (False, "norm"):
+            options = {"layout": 1, "per_sample": per_sample, "grad_H_all": outputs.H_all}
+            found.append([*outputs, *cell.grad(X, W, R, **inputs, **saved, **options)])
+    for own, other in zip(found[:2], found[2:], strict=True):
+        for x, y in zip(own, other, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
 def test_maps_over_an_input() -> None:
     cell = CELLS["decayed, heads 2"]
     layer = CellLayer(cell, I, H, dtype=torch.float64)

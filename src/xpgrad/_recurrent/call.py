@@ -12,7 +12,7 @@ from copy import copy
 from typing import Any
 
 from xpgrad._elementwise.activation_formulas import BoundActivation
-from xpgrad._recurrent.checked_call import HIDDEN, PARAMETERS, CheckedCall, Direction
+from xpgrad._recurrent.checked_call import HIDDEN, CheckedCall, Direction
 from xpgrad._recurrent.per_sample import square_norms
 from xpgrad.engine import Operand
 
@@ -173,7 +173,7 @@ class RecurrentCall(CheckedCall):
 
     def join(self, name: str, arrays: Sequence[Any]) -> Any:
         """A result of all samples, from those of parts of the batch."""
-        axis = 0 if self.layout or name in PARAMETERS else 1
+        axis = 0 if self.layout or self._is_parameter(name) else 1
         return self._lower(self.xp.concat(arrays, axis=axis))
 
     def _blocks(self) -> list[slice]:
@@ -194,7 +194,7 @@ class RecurrentCall(CheckedCall):
             call._lengths = self._lengths[samples]
 
         def part(name: str, array: Any) -> Any:
-            if name in PARAMETERS:
+            if self._is_parameter(name):
                 return array
             axis = {1: 0, 3: 1, 4: 2}[array.ndim]
             return array[(*[slice(None)] * axis, samples, ...)]

@@ -134,8 +134,9 @@ class CheckedCall:
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = check_clip(operator, clip)
-        over_time = {**(saved or {}), **_OPTIONAL_OVER_TIME}
-        self._check_shapes(direction, floats, over_time, (*states, *cotangents, *_OPTIONAL_STATES))
+        over_time = {**(saved or {}), **self._without_inputs(_OPTIONAL_OVER_TIME)}
+        optional = self._without_inputs(dict.fromkeys(_OPTIONAL_STATES, 1))
+        self._check_shapes(direction, floats, over_time, (*states, *cotangents, *optional))
         self._lengths = self._check_lengths(sequence_lens)
         choices = choose_activations(
             operator, self.D, activations, activation_alpha, activation_beta, defaults
@@ -162,6 +163,14 @@ class CheckedCall:
     def _timeline(self, reverse: bool) -> RowOrder:
         """The rows of one direction."""
         return self._given.timeline(self.T, self.N, self._lengths, reverse, self.arrays["X"])
+
+    def _without_inputs(self, names: Mapping[str, int]) -> dict[str, int]:
+        """These arrays without the inputs, which may have any name."""
+        return {name: width for name, width in names.items() if name not in self._inputs()}
+
+    def _is_parameter(self, name: str) -> bool:
+        """Whether an array of this name is a parameter; an input may have any name."""
+        return name in PARAMETERS and name not in self._inputs()
 
     # --- checks
 
@@ -241,7 +250,7 @@ class CheckedCall:
         array = self._given.lift(name, array)
         if name in self.swapped:
             array = self.xp.permute_dims(array, (0, 2, 1))
-        if self.layout and name not in (*PARAMETERS, "sample_weight", *self._rows_of):
+        if self.layout and not self._is_parameter(name) and name not in ("sample_weight", *self._rows_of):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)
         return array
