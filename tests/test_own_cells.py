@@ -613,3 +613,28 @@ def test_a_function_without_a_pullback_is_refused():
     with pytest.raises(TypeError, match="cell: step applies reciprocal, which has no pullback here"):
         Cell(step, W="z", R="z", name="cell")
     assert trace.StepTape("cell").strict is False
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("per_sample", [False, True, "norm"])
+def test_a_block_of_R_between_those_of_another_value(
+    per_sample: bool | str, rng: np.random.Generator
+) -> None:
+    """Two blocks multiply the state; the one between them multiplies another value of the step."""
+
+    def step(xp: Any, x: Any, h: Any, W: Any, R: Any) -> Any:
+        z, r = sigmoid(xp, W.z(x) + R.z(h)), sigmoid(xp, W.r(x) + R.r(h))
+        n = xp.tanh(W.n(x) + R.n(r * h))
+        return n + z * (h - n)
+
+    T, N, I, H = 4, 3, 2, 5
+    X, W, R = (rng.normal(size=s) for s in [(T, N, I), (1, 3 * H, I), (1, 3, H, H)])
+    dRs = []
+    for blocks, own in (("z r n", R), ("z n r", R[:, [0, 2, 1]])):
+        cell, own = Cell(step, W="z r n", R=blocks), own.reshape(1, 3 * H, H)
+        outputs = cell(X, W, own)
+        saved = {name: getattr(outputs, name) for name in cell.saved}
+        dRs.append(cell.grad(X, W, own, **saved, grad_H_all=outputs.H_all, per_sample=per_sample).dR)
+    if per_sample != "norm":
+        dRs = [dRs[0], dRs[1].reshape(-1, 3, H, H)[:, [0, 2, 1]].reshape(dRs[0].shape)]
+    np.testing.assert_allclose(*dRs, rtol=1e-12, atol=1e-14)
