@@ -163,6 +163,22 @@ class _Builder:
         state = next((k for k, value in enumerate(self._step.before) if value is source), None)
         return Group(number, self._blocks[number], state, 0)
 
+    def _backward_leaves(
+        self, forward: ForwardPlan, saved: Sequence[Any], means: Sequence[Any], seeds: Sequence[Any],
+        direct: Sequence[bool],
+    ) -> dict[Value, BufferBlock | Sum]:  # fmt: skip
+        """What the backward step finds: leaves, saved values and means, and each state's cotangent as a sum."""
+        leaves: dict[Value, BufferBlock | Sum] = dict(self._own_leaves())
+        for buffer in forward.kept.get("saved", ()):
+            leaves |= {value: BufferBlock(buffer, k) for k, value in enumerate(saved)}
+        kept = forward.kept.get("means", ())
+        leaves |= {value: BufferBlock(buffer) for value, buffer in zip(means, kept, strict=True)}
+        for k, seed in enumerate(seeds):
+            through = [BufferBlock(group.back) for group in forward.groups if group.state == k]
+            passed = [BufferBlock(carry(k))] if direct[k] else []
+            leaves[seed] = Sum((*passed, *through), (BufferBlock(given(k)),))
+        return leaves
+
     def _backward(
         self,
         forward: ForwardPlan,
@@ -172,18 +188,9 @@ class _Builder:
         found: Mapping[Value, Any],
     ) -> BackwardPlan:
         step, groups = self._step, forward.groups
-        own = self._own_leaves()
-        leaves: dict[Value, BufferBlock | Sum] = dict(own)
-        for buffer in forward.kept.get("saved", ()):
-            leaves |= {value: BufferBlock(buffer, k) for k, value in enumerate(saved)}
-        kept = forward.kept.get("means", ())
-        leaves |= {value: BufferBlock(buffer) for value, buffer in zip(means, kept, strict=True)}
         multiplied = {group.state for group in groups}
         direct = [found.get(v) is not None or k not in multiplied for k, v in enumerate(step.before)]
-        for k, seed in enumerate(seeds):
-            through = [BufferBlock(group.back) for group in groups if group.state == k]
-            passed = [BufferBlock(carry(k))] if direct[k] else []
-            leaves[seed] = Sum((*passed, *through), (BufferBlock(given(k)),))
+        leaves = self._backward_leaves(forward, saved, means, seeds, direct)
         wanted: list[Any] = [found.get(value) for value in step.inputs]
         products, sources = [], dict[int, ColumnSource]()
         for group in groups:
