@@ -167,7 +167,7 @@ class _Builder:
         self, forward: ForwardPlan, saved: Sequence[Any], means: Sequence[Any], seeds: Sequence[Any],
         direct: Sequence[bool],
     ) -> dict[Value, BufferBlock | Sum]:  # fmt: skip
-        """What the backward step finds: leaves, saved values and means, and each state's cotangent as a sum."""
+        """What the backward step finds: leaves, saved values, means, and states' cotangents as sums."""
         leaves: dict[Value, BufferBlock | Sum] = dict(self._own_leaves())
         for buffer in forward.kept.get("saved", ()):
             leaves |= {value: BufferBlock(buffer, k) for k, value in enumerate(saved)}
