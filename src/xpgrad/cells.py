@@ -190,8 +190,15 @@ class Cell:
         )
         """The stages of the step and of its pullback, for operators that are made of a cell."""
         own = self._arrays = CellArrays(self.__name__, self.states, self.blocks, self.inputs, self.plans[0])
-        self.carried, self.saved, self.cotangents = own.carried, own.saved, own.cotangents
-        self.outputs, self.results = tuple(own.result._fields), (own.result, own.gradients)
+        self.carried = own.carried
+        self.outputs: tuple[str, ...] = tuple(own.result._fields)
+        """The names of what a call returns."""
+        self.cotangents: Mapping[str, str] = own.cotangents
+        """Of each output that has a cotangent the gradient's name for it."""
+        self.saved: Mapping[str, int] = own.saved
+        """The outputs that the gradient takes, with their widths: k for k * H columns, -k for k."""
+        self.results: tuple[Any, Any] = own.result, own.gradients
+        """The named tuples that a call and the gradient return."""
         self.__signature__ = own.signature
         name = f"{self.__name__}_grad"
         self.grad = CellGradient(self._run_backward, name, self._arrays.gradient_signature)
