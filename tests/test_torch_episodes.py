@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import xpgrad_torch
-from xpgrad_torch._recurrent import Layers
+from xpgrad_torch._layers import Layers
 
 N, T, I, H = 3, 9, 2, 4
 IS_INIT = torch.zeros(N, T, dtype=torch.bool)

@@ -122,7 +122,6 @@ REMOVED = {
     "remove_older_batch": (torch, "_remove_batch_dim"),
     "add_older_batch": (torch, "_add_batch_dim"),
     "has_saved_tensors_hooks": (torch._C._autograd, "_top_saved_tensors_default_hooks"),
-    "matcher_of": (torch._C._dynamo.guards, "TensorGuards"),
     "ConvNd": (nn.modules.conv, "_ConvNd"),
     "ConvTransposeNd": (nn.modules.conv, "_ConvTransposeNd"),
     "tree_map": (torch.utils._pytree, "tree_map"),
@@ -201,11 +200,6 @@ def test_tensors_of_transformations_are_known_the_plain_way(plain):
     assert seen == [(True, True)] * 3 + [(False, False)] * 3
 
 
-def test_tensors_have_no_matcher_the_plain_way(plain):
-    assert plain("matcher_of")([torch.ones(2)]) is None
-    assert _private.matcher_of([torch.ones(2)])(torch.zeros(2))
-
-
 def test_classes_trees_and_children_have_a_plain_way(plain):
     assert plain("ConvNd") is _private.ConvNd is nn.Conv2d.__mro__[1]
     assert plain("ConvTransposeNd") is _private.ConvTransposeNd
@@ -239,10 +233,10 @@ def test_the_output_padding_of_a_size_needs_pytorch(monkeypatch):
 def test_parameters_are_found_the_plain_way():
     layer = nn.Linear(2, 3)
     own = [layer.weight, layer.bias]
-    assert _private.parameter_of(layer, "weight") is layer.weight
+    assert _private.parameters_of(layer, ["weight", "bias"])[0] is layer.weight
     assert all(a is b for a, b in zip(_private.parameters_in(layer), own, strict=True))
     plain = type("Layer", (), {"weight": layer.weight, "parameters": lambda self, recurse: iter(own)})()
-    assert _private.parameter_of(plain, "weight") is layer.weight
+    assert _private.parameters_of(plain, ["weight"])[0] is layer.weight
     assert all(a is b for a, b in zip(_private.parameters_in(plain), own, strict=True))
 
 
@@ -309,7 +303,7 @@ def test_a_function_applies_itself_the_plain_way(monkeypatch):
 
     with monkeypatch.context() as context:
         context.setattr(torch.autograd, "Function", Alone)
-        assert _private.applied_alone(Alone) == _private.applied_unwatched(Alone) == "its own"
+        assert _private.applied_unwatched(Alone) == "its own"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no 
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
-from xpgrad import engine as engines  # noqa: E402
 from xpgrad.engine.programs.recorder import Recorder  # noqa: E402
 from xpgrad_torch import _lengths, functional  # noqa: E402
+from xpgrad_torch._autograd import CallTemplate  # noqa: E402
 from xpgrad_torch._units import KERNELS  # noqa: E402
 
 N, I, H = 3, 4, 5
@@ -201,19 +201,23 @@ scan = xpgrad.engine.StandardEngine.scan
 
 
 def test_calls_with_other_options_or_operands_in_other_pieces_have_other_programs():
-    programs = KERNELS["gru"].programs[0]
-    known = programs.known({"clip": 1}, ((1, -1),))
-    assert programs.known({"clip": 1}, ((1, -1),)) is known
+    kernel = KERNELS["gru"]
+
+    def head(options, *layout):
+        return CallTemplate(kernel, layout, options, {}, False, 2).head
+
+    known = head({"clip": 1}, (1, -1))
+    assert head({"clip": 1}, (1, -1)) == known
     others = [
         ({"clip": 1.0}, (1, -1)),
         ({"clip": True}, (1, -1)),
         ({"layout": 1}, (1, -1)),
         ({"clip": 1}, (1, 1)),
     ]
-    for options, piece in others:
-        assert programs.known(options, (piece,)) is not known
-    assert programs.known({"clip": torch.ones(())}) is None
-    assert programs.known({"activations": ["Relu"]}) is None
+    assert known not in [head(*other) for other in others]
+    assert head({"clip": torch.ones(())}, (1, -1)) is None
+    assert head({"activations": ["Relu"]}, (1, -1)) is None
+    assert head({"activation_alpha": (0.5,)}, (1, -1)) is None  # 0 and -0 are equal
 
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU"])
@@ -302,28 +306,38 @@ def test_lengths_of_any_kind(given, few, monkeypatch):
                 torch.testing.assert_close(grad[:, n], part[:, n], rtol=1e-9, atol=1e-11)
 
 
-def test_a_gradient_looks_at_lengths_that_changed():
-    """What the forward found is known only for the same tensor, unchanged, and an input of the same shape."""
-    engine, lengths = engines.of_type(torch.zeros(1)), torch.tensor([6, 2, 6])
-    X, shorter = torch.zeros(6, 3, 2), torch.zeros(5, 3, 2)
-
-    def look(X, lengths, is_gradient):
-        return _lengths.lengths_in_memory(engine, X, lengths, {}, is_gradient)
-
-    found = look(X, lengths, False)
+def test_lengths_that_were_checked_do_not_change():
+    lengths, X = torch.tensor([6, 2, 6]), torch.zeros(6, 3, 2)
+    found = _lengths.lengths_in_memory(X, lengths, {})
     assert list(found.held) == [6, 2, 6]
-    assert found.address != lengths.data_ptr()  # a copy: numbers that were checked must not change
-    assert look(X, lengths, True) is found
-    assert look(shorter, lengths, True) is None
+    assert found.address != lengths.data_ptr()
+    assert _lengths.lengths_in_memory(X[:5], lengths, {}) is None
     lengths[1] = 6
-    assert look(X, lengths, True) is _lengths.FULL
-    other = torch.tensor([6, 2, 6])
-    assert list(look(X, other, True).held) == [6, 2, 6]
-    with torch.inference_mode():
-        inferred = torch.tensor([6, 2, 6])
-        look(X, inferred, False)
-        inferred[1] = 7
-        assert look(X, inferred, True) is None
+    assert list(found.held) == [6, 2, 6]
+    assert _lengths.lengths_in_memory(X, lengths, {}) is _lengths.FULL
+    assert _lengths.lengths_in_memory(X, lengths, {"packed": True}).kind == 1
+
+
+@pytest.mark.parametrize("given", ["same", "inference", "other"])
+def test_a_gradient_has_the_lengths_of_its_own_forward(given):
+    """Whatever is written to them, or called, before the backward; for derivatives of it too."""
+    ours, _ = pair("GRU")
+    x = torch.randn(6, N, I, dtype=torch.float64, requires_grad=True)
+
+    def gradients(change):
+        with torch.inference_mode(given == "inference"):
+            lengths = torch.tensor([6, 2, 4])
+        loss = ours(x, lengths=lengths)[0].pow(2).sum()
+        if change:
+            with torch.inference_mode(given == "inference"):
+                lengths[:] = torch.tensor([1, 7, 6])
+            if given == "other":
+                ours(x, lengths=torch.tensor([3, 3, 1]))[0].sum().backward()
+        (first,) = torch.autograd.grad(loss, x, create_graph=given != "other")
+        return first if given == "other" else torch.autograd.grad(first.pow(2).sum(), x)[0]
+
+    for _ in range(3):
+        assert torch.equal(gradients(change=True), gradients(change=False))
 
 
 @pytest.mark.parametrize("wrong", [[6, 7, 1], [6, -1, 1], [6, 1], [1 << 70, 1, 1], [True, 1, 1], [1.0, 1, 1]])

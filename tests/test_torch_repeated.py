@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import warnings
 
 import pytest
@@ -17,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
-from xpgrad_torch import _private, _programs, convolution, functional  # noqa: E402
-from xpgrad_torch._units import KERNELS  # noqa: E402
+from xpgrad_torch import _programs, functional  # noqa: E402
+from xpgrad_torch.engine import look_at  # noqa: E402
 
 CELLS = ("LSTMCell", "GRUCell", "RNNCell")
 N, SIZE = 3, 4
@@ -28,31 +30,25 @@ assert_close = torch.testing.assert_close
 @pytest.fixture(autouse=True)
 def nothing_came_before(monkeypatch):
     torch.manual_seed(0)
-    for kernel in (*KERNELS.values(), convolution._CONV, convolution._CONV_TRANSPOSE):
-        for programs in kernel.programs:
-            monkeypatch.setattr(programs, "_known", {})
-    monkeypatch.setattr(xpgrad_torch._autograd, "_calls", {})
-    monkeypatch.setattr(xpgrad_torch._recurrent, "_known_steps", {})
-    monkeypatch.setattr(convolution, "_known_calls", {})
+    monkeypatch.setattr(_programs, "known_calls", _programs.KnownCalls())
 
 
 @pytest.fixture
 def repeats(monkeypatch):
-    """How many calls were repeated; how many others looked at their tensors one by one is `looks`."""
-    counts = {"ready": 0, "looks": 0}
-    ready, look = _programs.TensorCallCache.ready, _programs.Programs._look
+    """How many calls were known; how many others were checked is `anew`."""
+    counts = {"ready": 0, "anew": 0}
+    run, run_anew = _programs.Ready.run, _programs.PlannedFunction.run_anew
 
-    def counted_ready(*arguments):
-        found = ready(*arguments)
-        counts["ready"] += found is not None
-        return found
+    def counted_run(*arguments):
+        counts["ready"] += 1
+        return run(*arguments)
 
-    def counted_look(*arguments):
-        counts["looks"] += 1
-        return look(*arguments)
+    def counted_run_anew(*arguments):
+        counts["anew"] += 1
+        return run_anew(*arguments)
 
-    monkeypatch.setattr(_programs.TensorCallCache, "ready", counted_ready)
-    monkeypatch.setattr(_programs.Programs, "_look", counted_look)
+    monkeypatch.setattr(_programs.Ready, "run", counted_run)
+    monkeypatch.setattr(_programs.PlannedFunction, "run_anew", counted_run_anew)
     return counts
 
 
@@ -105,8 +101,8 @@ def test_steps_are_repeated_and_right(repeats, kind, bias):
         for a, b in zip(*grads, strict=True):
             assert_close(a, b)
         if number == 3:
-            repeats.update(ready=0, looks=0)
-    assert repeats == {"ready": 12, "looks": 0}  # the forwards and backwards of two times three steps
+            repeats.update(ready=0, anew=0)
+    assert repeats == {"ready": 12, "anew": 0}  # the forwards and backwards of two times three steps
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -136,10 +132,8 @@ def test_other_tensors_are_looked_at(kind):
     with torch.inference_mode():
         assert_alike(ours, theirs, torch.randn(N, SIZE), state)
     same = (x, x) if kind == "LSTMCell" else x
-    for _ in range(12):  # one tensor in two places, which no comparison finds
+    for _ in range(3):  # one tensor in two places
         assert_alike(ours, theirs, x, same)
-    (known,) = KERNELS[f"{kind[:-4].lower()}_cell"].programs[0]._known.values()
-    assert all(len(alike) < _programs._MOST_ALIKE for alike in known._alike.values())
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -247,13 +241,13 @@ def test_settings_count(repeats, monkeypatch, kind):
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        for expected in (0, 0, 1):  # a new program, a new comparison
+        for expected in (0, 1, 2):  # a new program
             assert_alike(ours, theirs, x, state)
             assert repeats["ready"] == expected
     finally:
         torch.set_num_threads(threads)
     assert_alike(ours, theirs, x, state)
-    assert repeats["ready"] == 2
+    assert repeats["ready"] == 3
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -310,7 +304,7 @@ def test_cells_with_other_parameters_take_turns(repeats):
     for _ in range(3):
         for cell, (h, c) in zip(cells, expected, strict=True):
             assert_close(cell(x, state), (h, c))
-    assert repeats["ready"] == 8
+    assert repeats["ready"] == 12
     assert not any(torch.equal(expected[0][0], other[0]) for other in expected[1:])
 
 
@@ -377,34 +371,36 @@ def test_layers_with_new_lengths_are_repeated(repeats, kind):
             assert_close(output[:length, n], alone)
             assert_close(grad[:, n], torch.autograd.grad(alone.sum(), x)[0][:, n])
         if number == 1:
-            repeats.update(ready=0, looks=0)
+            repeats.update(ready=0, anew=0)
         if number == 3:
-            assert repeats == {"ready": 4, "looks": 0}
-    assert repeats == {"ready": 4, "looks": 2}  # sequences that are all full have another program
+            assert repeats == {"ready": 4, "anew": 0}
+    assert repeats == {"ready": 4, "anew": 2}  # sequences that are all full have another program
 
 
-def test_the_plain_way_looks_at_each_tensor(repeats, monkeypatch):
-    monkeypatch.setattr(_programs, "matcher_of", lambda tensors: None)
-    ours, theirs = warmed("LSTMCell")
-    assert_alike(ours, theirs, torch.randn(N, SIZE), new_state("LSTMCell"))
-    assert not repeats["ready"]
-    assert repeats["looks"]
-
-
-def test_a_matcher_knows_what_a_program_depends_on():
+def test_a_look_sees_what_a_program_depends_on():
     x, y = torch.randn(2, 3), torch.randn(3)
-    matches = _private.matcher_of([x, y])
-    assert matches(torch.randn(2, 3), torch.randn(3))
-    others = [
-        torch.randn(2, 4), torch.randn(3, 2).T, x.double(), torch.nn.Parameter(x), torch._neg_view(x),
-        x.to("meta"), x.to_sparse(), x.to_mkldnn(), None, 1.0, [1], x.to(torch.complex64), x[None],
+
+    def form(*tensors):
+        found = look_at(tensors)
+        return None if found is None else found[:2]
+
+    known = form(x, y)
+    assert form(torch.randn(2, 3), torch.nn.Parameter(torch.randn(3))) == known
+    others = [torch.randn(2, 4), torch.randn(3, 2).T, x.double(), x.to(torch.complex64), x[None], x[:, ::2]]
+    unseen = [
+        torch._neg_view(x), x.to("meta"), x.to_sparse(), x.to_mkldnn(), x[:0], None, 1.0,
+        torch._efficientzerotensor((2, 3)), torch.empty(0),
     ]  # fmt: skip
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nested tensors may change
-        others.append(torch.nested.nested_tensor([x[0], x[1]]))
-    assert not any(matches(other, y) for other in others)
-    assert not any(matches(x, other) for other in others)
-    torch.func.vmap(lambda row: torch.testing.assert_close(matches(row, y), False) or row)(x[None])
+        warnings.simplefilter("ignore")  # these tensors may change
+        unseen += torch.nested.nested_tensor([x[0], x[1]]), x.to_sparse_csr()
+        unseen.append(torch.masked.masked_tensor(x, x > 0))
+    assert known not in [form(other, y) for other in others] + [form(x), form(y, x), form(x, y, y)]
+    for other in unseen:
+        assert form(other, y) is None
+        assert form(x, other) is None
+    torch.func.vmap(lambda row: torch.testing.assert_close(form(row, y) is None, True) or row)(x[None])
+    torch.func.grad(lambda row: torch.testing.assert_close(form(row, y) is None, True) or row.sum())(x)
 
 
 def test_calls_of_every_shape_are_repeated(repeats):
@@ -412,18 +408,29 @@ def test_calls_of_every_shape_are_repeated(repeats):
     for _ in range(3):
         for rows in range(1, 13):
             cell(torch.randn(rows, SIZE), torch.randn(rows, SIZE))
-    assert repeats == {"ready": 12, "looks": 24}  # the third time
+    assert repeats == {"ready": 24, "anew": 12}
 
 
-def test_of_one_shape_only_the_first_kinds_of_calls_are_compared(repeats):
-    cell, most = xpgrad_torch.GRUCell(SIZE, SIZE), _programs._MOST_ALIKE
-    for _ in range(3):
-        for more in range(12):
-            cell(torch.randn(N, SIZE), torch.randn(N, SIZE + more)[:, :SIZE])
-    (known,) = KERNELS["gru_cell"].programs[0]._known.values()
-    (alike,) = known._alike.values()
-    assert len(alike) == most
-    assert repeats == {"ready": most, "looks": 36 - most}
+def test_the_oldest_calls_are_forgotten(repeats, monkeypatch):
+    monkeypatch.setattr(_programs.KnownCalls, "MOST", 4)
+    cell = xpgrad_torch.GRUCell(SIZE, SIZE)
+    for rows in (*range(1, 9), 8, 5, 4):
+        cell(torch.randn(rows, SIZE), torch.randn(rows, SIZE))
+        assert len(_programs.known_calls) <= 4
+    assert repeats == {"ready": 2, "anew": 9}
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_a_known_module_is_copied(repeats, again):
+    """Its copy is known too: a module holds nothing of the calls."""
+    ours, _ = known_layer()
+    other, x = again(ours), torch.randn(5, N, SIZE)
+    repeats.update(ready=0, anew=0)
+    assert torch.equal(other(x)[0], ours(x)[0])
+    with torch.no_grad():
+        other.weight_hh_l0.zero_()
+    assert not torch.equal(other(x)[0], ours(x)[0])
+    assert repeats == {"ready": 4, "anew": 0}
 
 
 # --- convolutions
@@ -488,13 +495,13 @@ each_layer = pytest.mark.parametrize(("kind", "options"), LAYERS, ids=str)
 @pytest.fixture
 def checks(monkeypatch):
     """Each layer of a call that was checked; of a module of one layer, the whole call is else repeated."""
-    seen, checked = [], xpgrad_torch._recurrent.Layers._run_layer_on
+    seen, checked = [], xpgrad_torch._layers.Layers._run_kernel
 
     def noting(*arguments):
         seen.append(arguments)
         return checked(*arguments)
 
-    monkeypatch.setattr(xpgrad_torch._recurrent.Layers, "_run_layer_on", noting)
+    monkeypatch.setattr(xpgrad_torch._layers.Layers, "_run_kernel", noting)
     return seen
 
 
@@ -608,7 +615,7 @@ def test_a_known_layer_that_is_changed(change):
         change(module.eval())
         for _ in range(3):
             results.append(module(x))
-        xpgrad_torch._recurrent._known_steps.clear()
+        _programs.known_calls.clear()
     for other in results[1:]:
         assert len(other) == len(results[0])
         assert_close(_all_of(other[:2]), _all_of(results[0][:2]))
@@ -702,10 +709,10 @@ def test_wrong_lengths_of_a_known_layer(lengths, error, message):
 @pytest.mark.parametrize("kind", MODULES)
 def test_convolutions_are_repeated_and_right(repeats, kind, options):
     ours, theirs, shape = convolutions(kind, **options)
-    repeats.update(ready=0, looks=0)
+    repeats.update(ready=0, anew=0)
     for _ in range(3):
         assert_same_step(ours, theirs, torch.randn(shape))
-    assert repeats == {"ready": 6, "looks": 0}
+    assert repeats == {"ready": 6, "anew": 0}
     with torch.no_grad():
         x = torch.randn(shape)
         assert not ours(x).requires_grad

@@ -115,6 +115,7 @@ AREAS = {
         "test_recurrent_state::test_a_mask_that_requires_a_gradient",
     ],
     "adapters/xpgrad_torch/_recurrent.py": ["test_torch_lstm", "test_torch_gru", "test_torch_layers"],
+    "adapters/xpgrad_torch/_layers.py": ["test_torch_lstm", "test_torch_gru", "test_torch_layers"],
     "adapters/xpgrad_torch/_kernel.py": [
         "test_torch_lstm", "test_torch_gru", "test_torch_func",
         "test_torch_library::test_fake_tensors_agree_without_optional_operands",

@@ -1,25 +1,25 @@
 """xpgrad's kernels under autograd and `torch.func`: one autograd function for all of them."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import xpgrad
-from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kept import keep, was_written_to, without_views
 from xpgrad_torch._kernel import TorchKernel
-from xpgrad_torch._lengths import LENGTHS
+from xpgrad_torch._lengths import LENGTHS, LengthsMemory
 from xpgrad_torch._opacus import KernelSamples, collecting
 from xpgrad_torch._private import (
     add_older_batch,
-    applied_alone,
     applied_unwatched,
     are_transforms_active,
     count_dispatch_modes,
@@ -28,19 +28,14 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._programs import Ready, TensorCallCache, key_of
-from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
+from xpgrad_torch._programs import Head, Ready, find, head_of, without
+from xpgrad_torch._stacked import ABSENT, PLAIN, Layout, Stacked, flattened, grouped, joined
+from xpgrad_torch.engine import is_plain
 
-__all__ = [
-    "CallTemplate",
-    "TorchKernel",
-    "apply",
-    "are_unseen",
-    "call_of",
-    "check_call",
-    "is_followed",
-    "map_older_batch",
-]
+if TYPE_CHECKING:
+    from xpgrad_torch._packing import PackedRows
+
+__all__ = ["TorchKernel", "apply", "apply_packed", "call_again", "is_followed", "map_older_batch"]
 
 
 class _XpgradKernel(torch.autograd.Function):
@@ -131,7 +126,6 @@ class _EagerKernel(_XpgradKernel):
     setup_context = staticmethod(torch.autograd.Function.setup_context)
 
 
-@dataclass(eq=False)
 class CallTemplate:
     """The data that calls of a planned kernel share if they differ in their tensors alone.
 
@@ -143,54 +137,102 @@ class CallTemplate:
         The layout of its operands; some may be `Stacked`.
     attributes, asked, again
         See `apply`.
+    count : int
+        How many outputs the caller looks at, of those that have a cotangent the first ones.
+    head : tuple, optional
+        The head of such calls' keys; by default it follows from the rest.
     """
 
-    kernel: TorchKernel
-    layout: Layout
-    attributes: Mapping[str, Any]
-    asked: Mapping[str, Any]
-    again: bool
-
-    def __post_init__(self) -> None:
-        kernel, layout = self.kernel, self.layout
-        self._options = kernel.forward_options(self.attributes)
-        self._known = kernel.programs[0].known(self._options, layout)
-        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], TensorCallCache | None] | None] = {}
-        self.saved = [] if self.again else [kernel.outputs.index(name) for name in kernel.saved]
+    def __init__(
+        self,
+        kernel: TorchKernel,
+        layout: Layout,
+        attributes: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        again: bool,
+        count: int,
+        head: Head = None,
+    ) -> None:
+        self.kernel, self.layout, self.again = kernel, layout, again
+        self.attributes, self.asked = attributes, asked
+        self.count, self.head = count, head
+        if head is None:
+            who = kernel, layout, again, count, *attributes, *asked
+            self.head = head_of(who, (*attributes.values(), *asked.values()))
+        self.options = kernel.forward_options(attributes)
         self._are_written_to = False
-        spans = dict(zip(kernel.operands, _spans(layout), strict=True))
-        self.taken = [k for name in kernel.taken for k in spans[name]]
-        whole = {spans[name][0] for name, size in zip(kernel.operands, layout, strict=True) if size == PLAIN}
-        # a bias that was only added may be written to before the backward
-        self.unread = [] if self.again else sorted(whole.difference(self.taken))
-        sizes = dict(zip(kernel.operands, layout, strict=True))
-        given = len(kernel.gradient_arrays) - len(kernel.taken)
-        self._gradient_layout = (*(sizes[name] for name in kernel.taken), *[PLAIN] * given)
-        graded = [k for name in kernel.graded for k in spans[name]]
-        self._places = [graded.index(k) if k in graded else None for k in range(sum(n for n, _ in layout))]
 
-    def repeated(self, flat: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
-        """Return the kernel's outputs that have a cotangent, if a call like this one came before; else None.
+    @cached_property
+    def _spans(self) -> dict[str, range]:
+        """Where each operand's parameters stand among all."""
+        ends = list(itertools.accumulate(size for size, _ in self.layout))
+        spans = [range(end - size, end) for end, (size, _) in zip(ends, self.layout, strict=True)]
+        return dict(zip(self.kernel.operands, spans, strict=True))
 
-        Whatever was checked then is right again. It is for eager code outside of transformations.
-        """
-        ready = self.kernel.programs[0].ready(flat, self.layout, self._options, self._known)
-        if ready is None:
-            return None
-        if torch.is_grad_enabled():
-            return _apply_unwatched(self, ready, *flat)
-        return tuple(ready.run()[: len(self.kernel.cotangents)])
+    @cached_property
+    def _saved(self) -> list[int]:
+        return [] if self.again else [self.kernel.outputs.index(name) for name in self.kernel.saved]
 
-    def forward(self, flat: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        """Return the kernel's outputs."""
-        return without_views(self.kernel.programs[0].run(flat, self.layout, self._options, self._known))
+    @cached_property
+    def taken(self) -> list[int]:
+        """Which parameters the gradient takes."""
+        return [k for name in self.kernel.taken for k in self._spans[name]]
+
+    @cached_property
+    def unread(self) -> list[int]:
+        """Which nobody reads in the backward: a bias that was only added may be written to before."""
+        sizes = zip(self._spans.values(), self.layout, strict=True)
+        whole = {span[0] for span, size in sizes if size == PLAIN}
+        return [] if self.again else sorted(whole.difference(self.taken))
+
+    @cached_property
+    def _layout_of_taken(self) -> Layout:
+        sizes = dict(zip(self.kernel.operands, self.layout, strict=True))
+        return tuple(sizes[name] for name in self.kernel.taken)
+
+    @cached_property
+    def _place_of_lengths(self) -> int | None:
+        """Where the lengths are among the arrays of the gradient."""
+        given = [PLAIN] * (len(self.kernel.gradient_arrays) - len(self.kernel.taken))
+        return self.kernel.planned[1].place_of_lengths((*self._layout_of_taken, *given))
+
+    @cached_property
+    def _places(self) -> list[int | None]:
+        """Which of the gradient's results is each parameter's."""
+        found: dict[int, int] = {}
+        count = 0
+        for name in self.kernel.graded:
+            found |= zip(self._spans[name], range(count, count + len(self._spans[name])), strict=True)
+            count += len(self._spans[name]) or 1  # None for an absent operand
+        return [found.get(k) for k in range(sum(size for size, _ in self.layout))]
+
+    def call(self, flat: Sequence[Tensor], packing: PackedRows | None = None) -> Sequence[Tensor]:
+        """Return the kernel's outputs that have a cotangent; see `_PlannedKernel`."""
+        rows = _rows(packing, flat)
+        others, lengths = self.kernel.planned[0].apart(rows, self.layout, self.options)
+        ready = find(self.head, others, lengths)
+        if ready is not None:
+            return call_again(ready, flat, packing)
+        return _PlannedKernel.apply(self, lengths, packing, *flat)
+
+    def forward(
+        self, ready: Ready | LengthsMemory | None, flat: Sequence[Tensor], packing: PackedRows | None
+    ) -> Sequence[Tensor]:
+        """Return the kernel's outputs; those of rows of a packing have rows too."""
+        if isinstance(ready, Ready):
+            outputs: Sequence[Tensor] = ready.run()
+        else:
+            rows, function = _rows(packing, flat), self.kernel.planned[0]
+            results = function.run_anew(self.head, rows, self.layout, self.options, ready, self)
+            outputs = without_views(results)
+        return outputs if packing is None else [packing.gathered(outputs[0]), *outputs[1:]]
 
     def kept(self, outputs: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
         """Return what autograd saves of the outputs; `needed` tells which operands require a gradient."""
         if True not in needed:
             return []
-        returned, copies = self.kernel.returned, self._are_written_to
-        return [keep(outputs[k], copies) if k in returned else outputs[k] for k in self.saved]
+        returned, copies, count = self.kernel.returned, self._are_written_to, self.count
+        return [keep(outputs[k], copies) if k < count and k in returned else outputs[k] for k in self._saved]
 
     def unchanged(self, kept: Sequence[Tensor], again: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
         """Return the outputs that were saved; if somebody has written to them, what `again` returns of all.
@@ -201,61 +243,53 @@ class CallTemplate:
             return kept
         self._are_written_to = True
         outputs = again()
-        return [outputs[k] for k in self.saved]
+        return [outputs[k] for k in self._saved]
 
     def gradient(
-        self, arrays: Sequence[Tensor | None], needed: tuple[bool, ...]
+        self,
+        arrays: Sequence[Tensor],
+        given: tuple[bool, ...],
+        needed: tuple[bool, ...],
+        lengths: LengthsMemory | None,
     ) -> list[Tensor | None] | None:
         """Return the gradients of the operands' parameters, of which some are needed.
 
-        None where the kernel's gradient does not have them all.
+        None where the kernel's gradient does not have them all. `given` tells which cotangents are.
         """
-        if needed not in self._gradients:
-            self._gradients[needed] = self._find(needed)
-        found = self._gradients[needed]
-        if found is None:
-            return None
-        results = self.kernel.programs[1].run(arrays, self._gradient_layout, *found)
+        head = None if self.head is None else (self, needed, given)
+        place = self._place_of_lengths
+        ready = find(head, arrays if place is None else without(place, arrays), lengths)
+        if ready is not None:
+            results = ready.run()
+        else:
+            wrt = self.wanted(needed)
+            sizes = zip(self.kernel.operands, self.layout, strict=True)
+            stacked = {name for name, size in sizes if size[1] >= 0}
+            # the pieces of a gradient are those of an operand that the gradient takes
+            if not set(wrt) <= set(self.kernel.graded) or not stacked <= set(self.kernel.taken):
+                return None
+            options = {**self.attributes, **self.asked, "wrt": wrt}
+            kept = [PLAIN] * len(self.kernel.saved)
+            layout = *self._layout_of_taken, *kept, *[PLAIN if c else ABSENT for c in given]
+            results = self.kernel.planned[1].run_anew(head, arrays, layout, options, lengths)
         return [None if place is None else results[place] for place in self._places]
 
-    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], TensorCallCache | None] | None:
-        wrt = _wanted(self.kernel, self.layout, needed)
-        sizes = zip(self.kernel.operands, self.layout, strict=True)
-        stacked = {name for name, size in sizes if size != PLAIN}
-        # the pieces of a gradient are those of an operand that the gradient takes
-        if not set(wrt) <= set(self.kernel.graded) or not stacked <= set(self.kernel.taken):
-            return None
-        options = {**self.attributes, **self.asked, "wrt": wrt}
-        return options, self.kernel.programs[1].known(options, self._gradient_layout)
+    def wanted(self, needed: Sequence[bool]) -> tuple[str, ...]:
+        """Return the names of those operands of which a parameter is needed."""
+        return tuple(name for name, span in self._spans.items() if any(needed[k] for k in span))
 
 
-def _spans(layout: Layout) -> list[range]:
-    """Return where each operand's parameters stand among all."""
-    ends = list(itertools.accumulate(size for size, _ in layout))
-    return [range(end - size, end) for end, (size, _) in zip(ends, layout, strict=True)]
+def call_again(ready: Ready, flat: Sequence[Tensor], packing: PackedRows | None = None) -> Sequence[Tensor]:
+    """Return the outputs of a known call that have a cotangent, for eager code outside of transformations."""
+    template = ready.known.template
+    if torch.is_grad_enabled():
+        return _apply_unwatched(template, ready, packing, *flat)
+    return tuple(template.forward(ready, flat, packing)[: template.count])
 
 
-def _wanted(kernel: TorchKernel, layout: Layout, needed: Sequence[bool]) -> tuple[str, ...]:
-    """Return the names of those operands of which a parameter is needed."""
-    spans = zip(kernel.operands, _spans(layout), strict=True)
-    return tuple(name for name, span in spans if any(needed[k] for k in span))
-
-
-_calls: Remembered[CallTemplate] = Remembered()
-
-
-def call_of(
-    kernel: TorchKernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
-) -> CallTemplate:
-    """Return the data of such calls."""
-    fixed = key_of((*attributes.values(), *asked.values()))
-    if fixed is None:
-        return CallTemplate(kernel, layout, attributes, asked, again)
-    key = kernel, layout, again, tuple(attributes), tuple(asked), fixed
-    call = _calls.get(key)
-    if call is None:
-        call = _calls[key] = CallTemplate(kernel, layout, attributes, asked, again)
-    return call
+def _rows(packing: PackedRows | None, flat: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return operands as the kernel takes them: X, which may hold rows, as if it were an array over time."""
+    return flat if packing is None else [packing.spread(flat[0]), *flat[1:]]
 
 
 def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
@@ -268,60 +302,130 @@ def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
 class _PlannedKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
-    Its arguments are a `CallTemplate`, its program if that is known, and the operands. An operand of several
-    parameters comes as these, so autograd needs no nodes to join them. It returns the outputs that have a
-    cotangent.
+    Its arguments are a `CallTemplate`, the call if it is known, else its lengths, the packing whose rows X
+    and H_all hold, and the operands. An operand of several parameters comes as these, so autograd needs no
+    nodes to join them. It returns the outputs that the caller looks at.
     """
 
     @staticmethod
-    def forward(ctx: Any, call: CallTemplate, ready: Ready | None, *flat: Tensor | None) -> Any:
-        outputs, kernel = call.forward(flat) if ready is None else ready.run(), call.kernel
-        kept = list(flat)
-        for k in call.unread:
+    def forward(
+        ctx: Any,
+        template: CallTemplate,
+        ready: Ready | LengthsMemory | None,
+        packing: PackedRows | None,
+        *flat: Tensor,
+    ) -> Any:
+        outputs, kernel = template.forward(ready, flat, packing), template.kernel
+        kept: list[Tensor | None] = list(flat)
+        for k in template.unread:
             kept[k] = None
-        ctx.save_for_backward(*kept, *call.kept(outputs, ctx.needs_input_grad))
+        ctx.save_for_backward(*kept, *template.kept(outputs, ctx.needs_input_grad))
         ctx.set_materialize_grads(False)
-        ctx.call, ctx.samples = call, None
+        ctx.template, ctx.packing, ctx.samples = template, packing, None
+        ctx.lengths = ready.lengths if isinstance(ready, Ready) else ready
         if collecting.get() is not None:
-            operands = dict(zip(kernel.operands, grouped(call.layout, flat), strict=True))
+            operands = dict(zip(kernel.operands, grouped(template.layout, flat), strict=True))
             ctx.samples = _samples_of(kernel, operands)
-        return tuple(outputs[: len(kernel.cotangents)])
+        return tuple(outputs[: template.count])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        call, saved, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[2:]
-        kernel, count = call.kernel, len(needed)
+        template, saved, needed = ctx.template, ctx.saved_tensors, ctx.needs_input_grad[3:]
+        packing, count = ctx.packing, len(needed)
         if all(cotangent is None for cotangent in cotangents):
-            return (None,) * (count + 2)
-        kept = call.unchanged(saved[count:], lambda: call.forward(saved[:count]))
-        if ctx.samples is None and not call.again and are_unseen(cotangents):
-            arrays = [*[saved[k] for k in call.taken], *kept, *cotangents]
-            grads = call.gradient(arrays, needed)
-            if grads is not None:
-                return None, None, *grads
-        operands = grouped(call.layout, saved[:count])
-        by_name = dict(zip(kernel.operands, joined(operands), strict=True))
-        arrays = [by_name[name] for name in kernel.taken]
-        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = (
-            kernel,
-            dict(call.attributes),
-            call.asked,
-            call.again,
-        )
-        if ctx.attributes.pop("rows_of", ()):  # only programs read rows
-            ctx.again = True
-        else:
-            arrays += kept
-        wrt = _wanted(kernel, call.layout, needed)
-        grads = _XpgradKernel._gradients(ctx, [name in wrt for name in kernel.operands], arrays, cotangents)
-        flat: list[Tensor | None] = []
-        for operand, grad in zip(operands, grads, strict=True):
-            flat += operand.parts(grad) if type(operand) is Stacked else (grad,)
-        return None, None, *flat
+            return (None,) * (count + 3)
+        operands = saved[:count]
+        cotangents += (None,) * (len(template.kernel.cotangents) - template.count)
+        kept = template.unchanged(saved[count:], lambda: template.forward(ctx.lengths, operands, packing))
+        grads = None
+        if ctx.samples is None and not template.again and are_unseen(cotangents):
+            arrays = [*[saved[k] for k in template.taken], *kept]
+            grads = _gradients(template, packing, arrays, cotangents, needed, ctx.lengths)
+        if grads is None and packing is not None:
+            grads = _followed_rows(template, packing, operands, cotangents, needed)
+        if grads is None:
+            grads = _followed(ctx, grouped(template.layout, operands), kept, cotangents, needed)
+        return None, None, None, *grads
 
 
-_apply_planned = applied_alone(_PlannedKernel)
 _apply_unwatched = applied_unwatched(_PlannedKernel)
+
+
+def _gradients(
+    template: CallTemplate,
+    packing: PackedRows | None,
+    arrays: list[Tensor],
+    cotangents: Sequence[Tensor | None],
+    needed: tuple[bool, ...],
+    lengths: LengthsMemory | None,
+) -> list[Tensor | None] | None:
+    """Return the gradients by the kernel's own; None where it does not have them all."""
+    given = tuple([c is not None for c in cotangents])
+    arrays += [c for c in cotangents if c is not None]
+    if packing is None:
+        return template.gradient(arrays, given, needed, lengths)
+    if not all(c is None or is_plain(c) for c in cotangents):
+        return None
+    count = len(template.taken)
+    rows = [0, count + template.kernel.saved.index("H_all")]  # X, H_all
+    rows += [count + len(template.kernel.saved)] * given[0]  # its cotangent
+    for k in rows:
+        arrays[k] = packing.spread(arrays[k])
+    grads = template.gradient(arrays, given, needed, lengths)
+    if grads is not None and grads[0] is not None:
+        grads[0] = packing.gathered(grads[0])
+    return grads
+
+
+def _followed(
+    ctx: Any,
+    operands: Sequence[Any],
+    kept: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    needed: tuple[bool, ...],
+) -> list[Tensor | None]:
+    """Return the gradients where somebody follows them, or wants those of each sample."""
+    template, kernel = ctx.template, ctx.template.kernel
+    by_name = dict(zip(kernel.operands, joined(operands), strict=True))
+    arrays = [by_name[name] for name in kernel.taken]
+    ctx.kernel, ctx.attributes, ctx.asked = kernel, dict(template.attributes), template.asked
+    ctx.again = template.again
+    if ctx.attributes.pop("rows_of", ()):  # only programs read rows
+        ctx.again = True
+    else:
+        arrays += kept
+    wrt = template.wanted(needed)
+    grads = _XpgradKernel._gradients(ctx, [name in wrt for name in kernel.operands], arrays, cotangents)
+    flat: list[Tensor | None] = []
+    for operand, grad, (size, _) in zip(operands, grads, template.layout, strict=True):
+        flat += operand.parts(grad) if type(operand) is Stacked else [grad] * size
+    return flat
+
+
+def _followed_rows(
+    template: CallTemplate,
+    packing: PackedRows,
+    operands: Sequence[Tensor | None],
+    cotangents: Sequence[Tensor | None],
+    needed: tuple[bool, ...],
+) -> list[Tensor | None]:
+    """Return the same for rows: by the kernel over time and batch, which runs again."""
+    is_graph = torch.is_grad_enabled()
+    attributes = {name: x for name, x in template.attributes.items() if name not in ("packed", "rows_of")}
+    with torch.enable_grad():
+        own = [None if x is None else x.view_as(x) for x in operands]
+        wanted = [x.requires_grad_() for x, need in zip(own, needed, strict=True) if need and x is not None]
+        given = grouped(template.layout, own)
+        given[0] = packing.padded(given[0])
+        H_all, *others = apply(template.kernel, given, attributes, again=True, **template.asked)
+        outputs = [packing.rows(H_all.transpose(1, 2).flatten(2)), *others]
+        pairs = [pair for pair in zip(outputs, cotangents, strict=True) if pair[1] is not None]
+        found = torch.autograd.grad(
+            [output for output, _ in pairs], wanted, [cotangent for _, cotangent in pairs],
+            create_graph=is_graph, allow_unused=True,
+        )  # fmt: skip
+    each = iter(found)
+    return [next(each) if need else None for need in needed]
 
 
 def _samples_of(kernel: TorchKernel, operands: Mapping[str, Any]) -> KernelSamples | None:
@@ -409,6 +513,7 @@ def apply(
     *,
     again: bool = False,
     wanted_outputs: int | None = None,
+    head: Head = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the kernel's outputs that have a cotangent.
@@ -421,6 +526,8 @@ def apply(
         Keep no outputs for the gradient, which then runs the kernel again: less memory for more time.
     wanted_outputs : int, optional
         How many outputs the caller looks at, the first ones; all by default.
+    head : tuple, optional
+        The head of the key by which the caller looks for calls of a planned kernel itself.
     **asked
         Attributes of the gradient alone.
     """
@@ -437,7 +544,8 @@ def apply(
             layout, flat = flattened(operands)
             rows = () if again or collecting.get() is not None else kernel.rows_of(operands, wanted_outputs)
             own = {**attributes, "rows_of": rows} if rows else attributes
-            outputs = _apply_planned(call_of(kernel, layout, own, asked, again), None, *flat)
+            count = len(kernel.cotangents) if wanted_outputs is None else wanted_outputs
+            return tuple(CallTemplate(kernel, layout, own, asked, again, count, head).call(flat))
         elif is_recorded():
             outputs = _apart(kernel, _as_operator(kernel, operands, {**attributes, **asked}, again))
         elif is_forward_mode():
@@ -449,6 +557,24 @@ def apply(
         kernel.explain(operands)
         raise
     return tuple(outputs[: len(kernel.cotangents) if wanted_outputs is None else wanted_outputs])
+
+
+def apply_packed(
+    kernel: TorchKernel,
+    operands: Sequence[Any],
+    attributes: Mapping[str, Any],
+    packing: PackedRows,
+    wanted_outputs: int,
+    **asked: Any,
+) -> Sequence[Tensor]:
+    """Return the outputs that a caller looks at, of which H_all holds rows, for operands with X's rows.
+
+    For the rest see `apply`.
+    """
+    check_call(kernel, operands, asked)
+    layout, flat = flattened(operands)
+    own = {**attributes, "rows_of": kernel.rows_of(operands, wanted_outputs), "packed": True}
+    return CallTemplate(kernel, layout, own, asked, False, wanted_outputs).call(flat, packing)
 
 
 def _with_own_lengths(kernel: TorchKernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

@@ -1,5 +1,6 @@
 """Docstrings whose sections several functions or classes share."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -23,12 +24,17 @@ def described_as(model: Any, words: Mapping[str, str]) -> Callable[[Described], 
 
     def describe(named: Any) -> Any:
         if named.__doc__ is not None:  # as in Python without docstrings
-            sections = model.__doc__.partition("\n")[2].replace(model.__name__, named.__name__)
-            sections = re.sub(r"(?<!\w)\w+'?(?!\w)", lambda word: words.get(word[0], word[0]), sections)
-            named.__doc__ = f"{named.__doc__}\n{sections}"
+            sections = model.__doc__.partition("\n")[2]
+            named.__doc__ = f"{named.__doc__}\n{in_words(sections, model.__name__, named.__name__, words)}"
         return named
 
     return describe
+
+
+def in_words(text: str | None, name: str, new: str, words: Mapping[str, str]) -> str:
+    """Return a sibling's docstring with a new name and other words; an empty one without docstrings."""
+    renamed = (text or "").replace(name, new)
+    return re.sub(r"(?<!\w)\w+'?(?!\w)", lambda word: words.get(word[0], word[0]), renamed)
 
 
 # --------------------------------------------------------------------------------- recurrent functions
@@ -97,7 +103,7 @@ def described_recurrent(arguments: str | None = None, *results: str) -> Callable
     return describe
 
 
-_LAYER = """
+_LAYER = """{first}
 
 `xpgrad.{unit.name}` has the equations.{inputs}
 
@@ -115,7 +121,7 @@ device, dtype
     Of the parameters.
 save : "all", "states" or int
     What is kept for the gradient; see `xpgrad_torch.functional.lstm`.
-
+{own}
 Attributes
 ----------
 {parameters} : Parameter
@@ -137,14 +143,66 @@ torch.Size([7, 2, 5])
 """
 
 
-def layer_docstring(name: str, unit: Unit) -> str:
-    """Return what stands behind the first line of the docstring of a declared operator's layer."""
+_CELL = """
+
+What it computes is described in `{layer}`. Constructor, parameters, their names and random initialisation,
+inputs and outputs are those of `torch.nn.{name}`: state_dicts load both ways. New are the keyword-only
+arguments.
+
+Parameters
+----------
+{theirs}
+    As in `torch.nn.{name}`.
+{ours}
+    As in `{layer}`, for one direction; names of parameters have no suffix.
+
+Raises
+------
+TypeError, ValueError
+    From the constructor if an attribute breaks ONNX's rules. From a call ValueError or RuntimeError for
+    inputs of a wrong size or dtype.
+
+Notes
+-----
+Source: as of `{layer}`.
+
+Examples
+--------
+>>> import torch
+>>> import xpgrad_torch
+>>> cell = xpgrad_torch.{name}(10, 20, clip=3.0)
+>>> state = cell(torch.randn(3, 10))
+>>> {results} = cell(torch.randn(3, 10), state)
+>>> h.shape
+torch.Size([3, 20])
+"""
+
+
+def described_cell(cell: Described) -> Described:
+    """Give a module of a single step the docstring that follows from its signature, behind the first line."""
+    named: Any = cell
+    if named.__doc__ is not None:  # as in Python without docstrings
+        parameters = inspect.signature(named).parameters.values()
+        named.__doc__ += _CELL.format(
+            name=named.__name__,
+            layer=named.__name__.removesuffix("Cell"),
+            theirs=", ".join(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY),
+            ours=", ".join(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+            results="h, c" if len(named._STATES) > 1 else "h",
+        )
+    return cell
+
+
+def layer_docstring(name: str, unit: Unit, text: str) -> str:
+    """Return the docstring of an operator's layer; `text` is its first line, and parameters of its own."""
+    first, _, own = inspect.cleandoc(text).partition("\n\n")
     given = ", ".join(f"{one}={one}" for one in unit.inputs)
     called = f" It is called as ``layer(input, hx=None, lengths=None, reset=None, {given})``."
-    text = _LAYER + ("" if unit.inputs else _LAYER_EXAMPLE)
-    return text.format(
+    return (_LAYER + ("" if unit.inputs else _LAYER_EXAMPLE)).format(
         name=name,
         unit=unit,
+        first=first,
+        own=f"{own}\n" if own else "",
         inputs=called if unit.inputs else "",
         parameters=", ".join(["W", "R", "B", *unit.parameters]),
     )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xpgrad_torch._recurrent import Layers
+from xpgrad_torch._layers import Layers
 from xpgrad_torch.modules import GRU, LSTM, RNN
 
 _TORCHRL = "torchrl.modules.tensordict_module.rnn"
@@ -103,7 +103,7 @@ def _of_torchrl(theirs: Any, name: str) -> type[nn.Module]:
         reset = is_init.clone()
         reset[:, 0] = False  # the state at the first step is the one that is given
         begin = tuple(each[:, 0].transpose(0, 1) for each in hidden if each is not None)
-        output, states = layer._run_with_states(value, begin or None, reset)
+        output, states = layer._run_with_states(value, begin, reset)
         results = output, *(_at_ends(each, is_init) for each in states)
         for key, result in zip(self.out_keys, results, strict=True):
             tensordict.set(key, result.reshape(*tensordict.shape, *result.shape[2:]))

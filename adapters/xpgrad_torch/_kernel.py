@@ -1,7 +1,7 @@
 """The description of a kernel and its gradient for PyTorch: one for all uses."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._lengths import LENGTHS
-from xpgrad_torch._programs import Programs
-from xpgrad_torch._stacked import Stacked
+from xpgrad_torch._programs import PlannedFunction, head_of
+from xpgrad_torch._stacked import Stacked, flattened
 
 __all__ = ["TorchKernel", "check_dense", "is_single", "type_of"]
 
@@ -34,12 +34,13 @@ def is_single(operator: str, input: Any, axes: int, expected: str = "torch.Tenso
     if not isinstance(input, Tensor):
         raise TypeError(f"{operator}: input is {type_of(input)}, expected {expected}")
     check_dense(operator, "input", input)
-    if input.dim() not in (axes, axes + 1):
+    dims = input.dim()
+    if dims not in (axes, axes + 1):
         raise ValueError(
-            f"{operator}: input has {input.dim()} dimensions, expected {axes} (one sequence) or {axes + 1} "
+            f"{operator}: input has {dims} dimensions, expected {axes} (one sequence) or {axes + 1} "
             "(a batch of them)"
         )
-    return input.dim() == axes
+    return dims == axes
 
 
 def type_of(value: Any) -> str:
@@ -88,19 +89,21 @@ class TorchKernel(KernelDescription):
         self._images, self.operator_name = images, operator or name
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and "axis" not in self.attributes
-        self.programs = self._new_programs() if planned else []
+        self.planned: list[PlannedFunction] = []  # the kernel and its gradient, where they run from programs
+        if planned:
+            sides = (self.operands, (None,) * len(self.outputs)), (self.arguments, self.graded)
+            self.planned = [PlannedFunction(self._finder(k), *side) for k, side in enumerate(sides)]
         own = range(len(self.cotangents)) if {*self.operands} <= {*self.taken} else ()
         self.returned = frozenset(k for k in own if self.outputs[k] in self.saved)
         self._may_keep_rows = "gate_order" in self.attributes and LENGTHS in self.operands
         self.operator: Any = None
         self.gradient_operator: Any = None
 
-    def _new_programs(self) -> list[Programs]:
-        """Return what runs the kernel and its gradient from programs."""
-        return [
-            Programs(functools.partial(self.function, 0), self.operands, (None,) * len(self.outputs)),
-            Programs(functools.partial(self.function, 1), self.arguments, self.graded),
-        ]
+    def _finder(self, which: int) -> Callable[[], Callable[..., Any]]:
+        """Return what returns the kernel (0) or its gradient (1) as it is now, without a call of Python's."""
+        if self._cell is not None:
+            return functools.partial(self.function, which)
+        return functools.partial(getattr, xpgrad, (self.name, self.gradient_name)[which])
 
     def __repr__(self) -> str:
         return f"TorchKernel({self.name!r})"
@@ -111,8 +114,7 @@ class TorchKernel(KernelDescription):
         """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
         if self.has_programs(operands):
             options = self.forward_options(attributes)
-            outputs = self.programs[0].run(operands, None, options, self.programs[0].known(options))
-            return without_views(outputs)
+            return without_views(self._run_planned(0, operands, options))
         with without_autocast(operands[0]):
             return without_views(self._run_forward(operands, attributes))
 
@@ -120,7 +122,13 @@ class TorchKernel(KernelDescription):
         """Tell whether calls on such arrays run from programs, whose results are contiguous."""
         if self._images and any(map(is_channels_last, arrays[:2])):  # X and W
             return False
-        return bool(self.programs)
+        return bool(self.planned)
+
+    def _run_planned(self, which: int, arrays: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+        """Run the kernel (0) or its gradient (1) from a program, if it has one for such a call."""
+        layout, given = flattened(arrays)
+        head = head_of((self, which, layout, *options), tuple(options.values()))
+        return self.planned[which].run(head, given, layout, options)
 
     def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the kernel takes beside operands, for these attributes."""
@@ -170,8 +178,7 @@ class TorchKernel(KernelDescription):
         if own:
             options = self.gradient_options(own, attributes, per_sample)
             if self.has_programs(arrays):
-                programs = self.programs[1]
-                grads |= self.by_operand(programs.run(arrays, None, options, programs.known(options)))
+                grads |= self.by_operand(self._run_planned(1, arrays, options))
             else:
                 named: dict[str, Any] = dict(zip(self.arguments, arrays, strict=True))
                 grads |= self.by_operand(run_foreign(self.function(1), **named, **options))

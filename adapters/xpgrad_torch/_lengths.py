@@ -2,21 +2,19 @@
 
 import contextlib
 import re
-import weakref
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from xpgrad import engine as engines
 from xpgrad._operators.arguments import check_integers
 from xpgrad._operators.for_adapters import lengths_of
 from xpgrad._operators.resets import are_booleans, check_reset, joined
-from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
 from xpgrad_torch._errors import CallerNames
-from xpgrad_torch._private import version_of
 from xpgrad_torch.engine import is_plain
 
 LENGTHS = "sequence_lens"  # as kernels name them
@@ -101,40 +99,17 @@ FULL = LengthsMemory(None, 0, 0)
 """Those of sequences that are all as long as can be."""
 
 
-class _Checked(NamedTuple):
-    """What was found out of a call's lengths."""
-
-    tensor: Callable[[], Tensor | None]
-    about: tuple
-    found: LengthsMemory
-
-
-_last = _Checked(lambda: None, (), FULL)
-
-
 def lengths_in_memory(
-    engine: Adapter, X: Tensor, lengths: Tensor, options: Mapping[str, Any], is_gradient: bool
+    X: Tensor | None, lengths: Tensor | None, options: Mapping[str, Any]
 ) -> LengthsMemory | None:
     """Return a call's lengths as its program takes them; None where they are wrong, or no program takes them.
 
-    A gradient takes what its forward found, if that was the last call: no look at the numbers then.
+    They are a copy, because numbers that were checked must not change.
     """
-    global _last
-    version = version_of(lengths)
+    engine = engines.of_type(X)
+    if engine is None or X is None or lengths is None:
+        return None
     layout, is_packed = options.get("layout", 0), bool(options.get("packed"))
-    about, last = (X.shape, layout, type(layout), is_packed, version), _last
-    if is_gradient and version is not None and last.tensor() is lengths and last.about == about:
-        return last.found
-    found = _looked_at(engine, X, lengths, layout, is_packed)
-    if found is not None:
-        _last = _Checked(weakref.ref(lengths), about, found)
-    return found
-
-
-def _looked_at(
-    engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_packed: bool
-) -> LengthsMemory | None:
-    """Return the same without what is known: a copy, because numbers that were checked must not change."""
     if (
         lengths.dtype is torch.int64
         and is_plain(lengths)
@@ -152,8 +127,8 @@ def _looked_at(
             return FULL
         copy = array("q", numbers)
         return LengthsMemory(copy, copy.buffer_info()[0])
-    options = {"layout": layout, "packed": is_packed}
-    found = lengths_of(engine, {"X": X, "sequence_lens": lengths}, options)
+    given = {"X": X, "sequence_lens": lengths}
+    found = lengths_of(engine, given, {"layout": layout, "packed": is_packed})
     if not found.usable:
         return None
     if found.numbers is None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from xpgrad._operators.arguments import check_lengths_within
 from xpgrad._operators.resets import has_resets
 from xpgrad_torch._autograd import TorchKernel, apply, is_followed
+from xpgrad_torch._programs import Head
 from xpgrad_torch._stacked import joined
 
 # The state in which one segment ends is the one in which the next begins.
@@ -36,17 +37,17 @@ def apply_sequence(
     save: str | int,
     *,
     wanted_outputs: int | None = None,
+    head: Head = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the outputs of a sequence kernel, of which autograd keeps what `save` says.
 
-    For `wanted_outputs` see `apply`.
+    For `wanted_outputs` and `head` see `apply`.
     """
     check_save(kernel.name, save)
     if isinstance(save, str):
-        return apply(
-            kernel, operands, attributes, again=save == "states", wanted_outputs=wanted_outputs, **asked
-        )
+        options: dict[str, Any] = {"wanted_outputs": wanted_outputs, "head": head, **asked}
+        return apply(kernel, operands, attributes, again=save == "states", **options)
     operands = joined(operands)
     kernel.check(operands)
     named = dict(zip(kernel.operands, operands, strict=True))

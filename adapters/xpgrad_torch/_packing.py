@@ -1,6 +1,7 @@
 """Packed sequences: their rows as the kernels' programs take them, or into time and batch, and back."""
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,8 +10,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from xpgrad._operators.for_adapters import largest_steps
 from xpgrad_torch._autograd import is_followed
+from xpgrad_torch.engine import is_plain
 
-__all__ = ["PackedRows"]
+__all__ = ["PackedRows", "are_rows_taken"]
 
 
 class PackedRows:
@@ -86,6 +88,13 @@ class PackedRows:
         The result is no view: autograd lets nobody write to a view from inside of a function.
         """
         return torch.from_numpy(array.numpy().reshape(-1, array.shape[2])[: self._count])
+
+
+def are_rows_taken(packing: PackedRows, tensors: Sequence[Tensor]) -> bool:
+    """Tell whether kernels take the rows as they are, beside which these are the other operands."""
+    return packing.knows_places and all(
+        is_plain(x) and x.dtype in (torch.float32, torch.float64) and x.numel() for x in tensors
+    )
 
 
 def _is_regular(packed: PackedSequence) -> bool:

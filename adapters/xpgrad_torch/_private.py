@@ -122,49 +122,8 @@ def base_of(x: Tensor) -> Tensor:
     return x if base is None else base
 
 
-def _find_matcher() -> Any:
-    """Return the class that compares tensors as compiled code does before it runs again."""
-    found = _found("_C._dynamo.guards.TensorGuards")
-    try:
-        x = torch.zeros(2, 1)
-        is_usable = _matcher(found, [x]).check(x) and not _matcher(found, [x]).check(x.T)
-    except (TypeError, ValueError, AttributeError, RuntimeError):
-        return None
-    return found if is_usable else None
-
-
-def _matcher(kind: Any, tensors: Sequence[Tensor]) -> Any:
-    shapes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
-    return kind(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
-
-
-_Matcher = _find_matcher()
-
-
 # The classes that are no more than memory. Any other one may do something else in the place of operations.
-PLAIN_KINDS = (Tensor, nn.Parameter)
-
-
-def matcher_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
-    """Return what tells whether tensors are of the same kinds as these.
-
-    They are if they agree in class, dtype, device, layout, shape and strides, in whether a gradient is
-    required, and in what watches them (autocast, inference mode, transformations, views that negate). Where
-    one tensor stands in two places they are not. The plain way is None: then each tensor has to be looked at.
-    """
-    if _Matcher is None:
-        return None
-    check = _matcher(_Matcher, tensors).check
-
-    def matches(*given: Any) -> bool:
-        for x in given:
-            # A nested tensor has no sizes. PyTorch's comparison ends the process over that.
-            if type(x) not in PLAIN_KINDS or x.is_nested:
-                return False
-        return check(*given)
-
-    return matches
-
+PLAIN_KINDS = frozenset({Tensor, nn.Parameter})
 
 # --- the older vmap, of is_grads_batched=True; no tensor is one of its own where it is gone
 is_of_older_vmap: Callable[[Any], bool] = _found("_C._functorch.is_legacy_batchedtensor") or (lambda x: False)
@@ -205,24 +164,6 @@ def applied_unwatched(function: type[torch.autograd.Function]) -> Callable[..., 
     return getattr(super(torch.autograd.Function, function), "apply", function.apply)
 
 
-def applied_alone(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return an autograd function's `apply` for where no transformation of `torch.func` is at work.
-
-    PyTorch's own is called where one has left a tensor behind.
-    """
-    unwatched = applied_unwatched(function)
-    if unwatched == function.apply:
-        return unwatched
-
-    def apply(*args: Any) -> Any:
-        for x in args:
-            if isinstance(x, Tensor) and is_wrapped(x):
-                return function.apply(*args)
-        return unwatched(*args)
-
-    return apply
-
-
 # --- the tables of a module that hold what is its own, by their names in its `__dict__`
 STATE_TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -254,10 +195,13 @@ def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     return dict(module.named_children() if found is None else found)
 
 
-def parameter_of(module: nn.Module, name: str) -> Tensor:
-    """Return a parameter, or what has taken its place; the plain way, a module's own, is a longer one."""
-    found = getattr(module, "_parameters", {}).get(name)
-    return getattr(module, name) if found is None else found
+def parameters_of(module: nn.Module, names: Sequence[str]) -> list[Tensor]:
+    """Return parameters, or what has taken their place; the plain way, a module's own, is a longer one."""
+    found = getattr(module, "_parameters", {})
+    try:
+        return [found[name] for name in names]
+    except KeyError:
+        return [getattr(module, name) for name in names]
 
 
 def parameters_in(module: nn.Module) -> Iterable[Tensor | None]:

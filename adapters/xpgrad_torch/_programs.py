@@ -1,7 +1,10 @@
-"""The shortest way to a kernel's program: calls that came before are found by one look at their arrays."""
+"""Calls that came before: their programs, found by all that a call depends on beside the numbers in tensors.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+There is one table, `known_calls`. The head of a key says what is called: a kernel, a function or a module's
+class, and the options. The rest is one look at the call's tensors. A call that is found needs no check again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -9,154 +12,109 @@ from torch import Tensor
 from xpgrad import engine as engines
 from xpgrad._operators.for_adapters import PlannedCall, run_foreign
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad.engine.programs.program import Form, Fresh, Program, ProgramForSteps
+from xpgrad.engine.programs.program import Program, ProgramForSteps
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
-from xpgrad_torch._private import matcher_of
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
+from xpgrad_torch.engine import TorchEngine, look_at, new_result
 
-_MOST_ALIKE = 8
+Head = tuple | None
+"""What a call depends on beside its tensors; None where that may change unnoticed."""
 
-Order = list[int] | None
-"""Of which of the arrays that are given a program takes the numbers, None for all of them."""
-
-
-class Ready(NamedTuple):
-    """A program that can run: on memory at these addresses, with fresh memory for its results."""
-
-    program: Program | ProgramForSteps
-    addresses: list[int]
-    fresh: Fresh
-    lengths: LengthsMemory
-
-    def run(self) -> list[Any]:
-        """Return the results. Each run needs a list of addresses of its own."""
-        return self.program.run(self.addresses, self.fresh)
+_FIXED = frozenset({type(None), bool, int, float, str})
+_FIXED_IN_TUPLES = frozenset({int, str})
 
 
-class _Alike(NamedTuple):
-    """What shows that a call is like an earlier one, and its program.
+def head_of(who: Any, values: tuple[Any, ...]) -> Head:
+    """Return the head of the keys of calls of `who` with these options.
+
+    Options have their types with them: 1, 1.0 and True are equal. The numbers in tensors, arrays and lists
+    may change, also in those of a tuple.
+    """
+    kinds = tuple(map(type, values))
+    if _FIXED.issuperset(kinds):
+        return who, values, kinds
+    for kind, value in zip(kinds, values, strict=True):
+        if kind not in _FIXED and not (kind is tuple and _FIXED_IN_TUPLES.issuperset(map(type, value))):
+            return None
+    return who, values, kinds
+
+
+class KnownCall(NamedTuple):
+    """A call that came before.
 
     Parameters
     ----------
-    picked : callable
-        Returns the given arrays of a call: those first that the program takes, in its order.
-    absent : tuple of int
-        Which arrays are not given.
-    matches : callable
-        Tells whether those picked are of the same kinds.
-    lengths : int
-        The kind of the lengths that the program takes, 0 where it takes none.
-    form, fresh, program
-        See `Look`.
+    function : PlannedFunction
+        What was called.
+    template : object
+        What the caller keeps for such calls.
+    program
+        The program.
+    order : list of int
+        Which of the call's arrays the program takes, in its order.
     """
 
-    picked: Callable[[Sequence[Any]], tuple[Any, ...]]
-    absent: tuple[int, ...]
-    matches: Callable[..., bool]
-    lengths: int
-    form: Form
-    fresh: Fresh
+    function: "PlannedFunction"
+    template: Any
     program: Program | ProgramForSteps
-
-    def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory) -> Ready | None:
-        """Return the program for such a call; None if this one is not."""
-        if self.lengths != lengths.kind:
-            return None
-        for place in self.absent:
-            if arrays[place] is not None:
-                return None
-        picked = self.picked(arrays)
-        if not self.matches(*picked):
-            return None
-        addresses = [x.data_ptr() for x in picked]
-        if 0 in addresses:  # memory that was given back
-            return None
-        del addresses[self.program.count - (self.lengths > 0) :]
-        if self.lengths:
-            addresses.append(lengths.address)
-        return Ready(self.program, addresses, self.fresh, lengths)
+    order: list[int]
 
 
-class TensorCallCache:
-    """The programs of calls with the same options and layout, by all else that they depend on."""
+class KnownCalls(Remembered[KnownCall]):
+    """Calls by head, form of the tensors and kind of the lengths; the oldest make room for new ones."""
 
-    def __init__(self) -> None:
-        self._plans: Remembered[tuple[PlannedCall, Order]] = Remembered()
-        self._alike: Remembered[list[_Alike]] = Remembered()  # by the shape of the first array
-
-    def get(self, key: tuple) -> tuple[PlannedCall, Order] | None:
-        """Return the plan and the order of its arrays."""
-        return self._plans.get(key)
-
-    def add(self, key: tuple, plan: PlannedCall, order: Order) -> None:
-        """Remember them."""
-        self._plans[key] = plan, order
-
-    def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory = FULL) -> Ready | None:
-        """Return the program of a call that is like an earlier one; its lengths are not among its arrays."""
-        first = arrays[0]
-        engine = engines.of_type(first)
-        if engine is None or first is None or first.is_nested:  # a nested tensor has no shape
-            return None
-        for one in self._alike.get(first.shape, ()):
-            machine, threads = one.form.machine, one.form.threads
-            ready = one.ready(arrays, lengths) if machine is engine else None
-            if ready is not None and machine.program_threads() == threads:
-                return ready
-        return None
-
-    def add_alike(
-        self,
-        arrays: Sequence[Tensor | None],
-        form: Form,
-        fresh: Fresh,
-        program: Program | ProgramForSteps,
-        order: Order,
-        lengths: LengthsMemory,
-    ) -> None:
-        """Remember a call; of one shape only the first few, because one after the other is compared."""
-        shape = None if arrays[0] is None else arrays[0].shape
-        alike = self._alike.get(shape, [])
-        if len(alike) == _MOST_ALIKE:
-            return
-        given = [k for k, x in enumerate(arrays) if x is not None]
-        first = given if order is None else [given[k] for k in order]
-        places = [*first, *(k for k in given if k not in first)]
-        absent = tuple(k for k, x in enumerate(arrays) if x is None)
-        picked = itemgetter(*places)
-        tensors = picked(arrays)
-        matches = matcher_of(tensors)
-        if matches is not None and matches(*tensors):  # it knows no call with one tensor in two places
-            one = _Alike(picked, absent, matches, lengths.kind, form, fresh, program)
-            self._alike[shape] = [*alike, one]
+    MOST = 1024
 
 
-_FIXED = {type(None), bool, int, float, str}
-_FIXED_IN_TUPLES = {int, str}
+known_calls = KnownCalls()
 
 
-def are_fixed(values: Iterable[Any]) -> bool:
-    """Tell whether options stay what they are, and are equal to no other ones, so that they can be a key.
+class Ready(NamedTuple):
+    """A known call with the addresses of its arrays; each one runs once."""
 
-    The numbers in tensors, arrays and lists may change, also of those in a tuple.
+    known: KnownCall
+    addresses: list[int]
+    lengths: LengthsMemory
+
+    def run(self) -> list[Any]:
+        """Return the results."""
+        addresses = [self.addresses[k] for k in self.known.order]
+        if self.lengths.kind:
+            addresses.append(self.lengths.address)
+        return self.known.program.run(addresses, new_result)
+
+
+def _key(head: Head, arrays: Sequence[Tensor], kind: int) -> tuple[tuple, list[int]] | None:
+    """Return the key of a call with lengths of this kind, and where its arrays are.
+
+    None where another call that looks the same may be another one.
     """
-    for value in values:
-        kind = type(value)
-        if kind not in _FIXED and not (kind is tuple and _FIXED_IN_TUPLES.issuperset(map(type, value))):
-            return False
-    return True
+    engine = engines.of_type(arrays[0])
+    threads = engine.program_threads() if isinstance(engine, TorchEngine) else None
+    seen = None if threads is None else look_at(arrays)
+    if seen is None:
+        return None
+    forms, strides, addresses = seen
+    return (head, forms, strides, kind, threads), addresses
 
 
-def key_of(values: tuple[Any, ...]) -> tuple | None:
-    """Return options as a key, with their types: 1, 1.0 and True are equal. None where they may change."""
-    return (values, tuple(map(type, values))) if are_fixed(values) else None
+def find(head: Head, arrays: Sequence[Tensor], lengths: LengthsMemory | None = FULL) -> Ready | None:
+    """Return a call that came before, for these arrays; lengths are not among them. None where none did.
+
+    A function that somebody has put in the place of xpgrad's is called each time.
+    """
+    if head is None or lengths is None:
+        return None
+    found = _key(head, arrays, lengths.kind)
+    known = None if found is None else known_calls.get(found[0])
+    if found is None or known is None or known.function.is_replaced():
+        return None
+    return Ready(known, found[1], lengths)
 
 
-class Programs:
-    """Runs a planned kernel or its gradient, again from the program of a call that looked the same.
-
-    Checks, names and the kernel's own way to its program are left out then, which take longer than a step.
+class PlannedFunction:
+    """A planned kernel or its gradient.
 
     Parameters
     ----------
@@ -172,133 +130,89 @@ class Programs:
         self, find: Callable[[], Callable[..., Any]], names: Sequence[str], gradients: Sequence[str | None]
     ) -> None:
         self._find, self._names, self._function = find, tuple(names), find()
-        self._has_lengths, self._is_gradient = LENGTHS in self._names, any(gradients)
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
-        self._known: Remembered[TensorCallCache] = Remembered()
 
-    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> TensorCallCache | None:
-        """Return the programs of calls with these options and layout; None if the options may change."""
-        fixed = key_of(tuple(options.values()))
-        if fixed is None:
+    def is_replaced(self) -> bool:
+        """Tell whether somebody has put another function in the place of xpgrad's."""
+        return self._find() is not self._function
+
+    def apart(
+        self, arrays: Sequence[Tensor], layout: Layout, options: Mapping[str, Any]
+    ) -> tuple[Sequence[Tensor], LengthsMemory | None]:
+        """Return the arrays without lengths, and these; None where no program takes them."""
+        place = self.place_of_lengths(layout)
+        if place is None:
+            return arrays, FULL
+        return without(place, arrays), lengths_in_memory(arrays[0], arrays[place], options)
+
+    def place_of_lengths(self, layout: Layout) -> int | None:
+        """Return where the lengths are among the arrays of a call; None where it has none."""
+        if LENGTHS not in self._names:
             return None
-        key = layout, tuple(options), fixed
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = TensorCallCache()
-        return known
-
-    def ready(
-        self,
-        arrays: Sequence[Tensor | None],
-        layout: Layout | None,
-        options: Mapping[str, Any],
-        known: TensorCallCache | None,
-    ) -> Ready | None:
-        """Return the program of a call that is like one with the same options and layout; see `run`.
-
-        A function that somebody has put in the place of xpgrad's has none.
-        """
-        if known is None or self._find() is not self._function:
-            return None
-        others, lengths = self._apart(arrays, layout, options)
-        return None if lengths is None else known.ready(others, lengths)
+        number = self._names.index(LENGTHS)
+        return sum(size for size, _ in layout[:number]) if layout[number][0] else None
 
     def run(
         self,
-        arrays: Sequence[Tensor | None],
-        layout: Layout | None,
+        head: Head,
+        arrays: Sequence[Tensor],
+        layout: Layout,
         options: Mapping[str, Any],
-        known: TensorCallCache | None = None,
+        template: Any = None,
     ) -> list[Any]:
-        """Return the function's results.
+        """Return the function's results, of a known call by its program.
 
         Parameters
         ----------
+        head : tuple or None
+            The head of the call's key.
         arrays : sequence of tensor or None
-            What it takes, those that are joined one behind the other.
-        layout : Layout, optional
-            Which ones are joined; none by default. Gradients come in pieces for the same ones.
+            What the function is given, parameters of one operand one behind the other.
+        layout : Layout
+            Which arrays are one operand, and which are absent. Gradients come in pieces for the same ones.
         options : mapping
-            What else it takes.
-        known : TensorCallCache, optional
-            What `known` returns for the same options and layout.
+            What else the function takes.
+        template : object, optional
+            What to keep for such calls.
         """
-        function, looked = self._find(), None
-        # a function that somebody has put in the place of xpgrad's is called each time
-        if known is not None and function is self._function:
-            others, lengths = self._apart(arrays, layout, options)
-            if lengths is not None:
-                ready = known.ready(others, lengths)
-                if ready is not None:
-                    return ready.run()
-                looked = self._look(others, lengths)
-        if looked is not None and known is not None and lengths is not None:
-            key, addresses, fresh = looked
-            found = known.get(key)
-            if found is not None:
-                plan, order = found
-                known.add_alike(others, key[1], fresh, plan.program, order, lengths)
-                taken = addresses if order is None else [addresses[k] for k in order]
-                return plan.program.run([*taken, lengths.address] if lengths.kind else taken, fresh)
-        operands = list(arrays) if layout is None else grouped(layout, arrays)
-        stacked = {
-            name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
-        }
-        plans_out: list[PlannedCall] = []
+        others, lengths = self.apart(arrays, layout, options)
+        ready = find(head, others, lengths)
+        return (
+            self.run_anew(head, arrays, layout, options, lengths, template) if ready is None else ready.run()
+        )
+
+    def run_anew(
+        self,
+        head: Head,
+        arrays: Sequence[Tensor],
+        layout: Layout,
+        options: Mapping[str, Any],
+        lengths: LengthsMemory | None,
+        template: Any = None,
+    ) -> list[Any]:
+        """Return the function's results with all checks, and remember the call if it has a program."""
+        operands, plans_out = grouped(layout, arrays), list[PlannedCall]()
+        pairs = list(zip(self._names, operands, strict=True))
+        stacked = {name: x.parameters for name, x in pairs if type(x) is Stacked}
         keywords: dict[str, Any] = {**dict(zip(self._names, joined(operands), strict=True)), **options}
-        with without_autocast(next(x for x in arrays if x is not None)):
-            results = run_foreign(function, **keywords, plans_out=plans_out, joined=stacked)
-        if looked is not None and known is not None and plans_out:
-            known.add(key, plans_out[0], self._order(plans_out[0], operands))
+        with without_autocast(arrays[0]):
+            results = run_foreign(self._find(), **keywords, plans_out=plans_out, joined=stacked)
+        if plans_out and head is not None and lengths is not None and not self.is_replaced():
+            place = self.place_of_lengths(layout)
+            found = _key(head, arrays if place is None else without(place, arrays), lengths.kind)
+            if found is not None:
+                order = self._order(plans_out[0], layout)
+                known_calls[found[0]] = KnownCall(self, template, plans_out[0].program, order)
         return list(self._flat(results, operands))
 
-    def _apart(
-        self, arrays: Sequence[Tensor | None], layout: Layout | None, options: Mapping[str, Any]
-    ) -> tuple[Sequence[Tensor | None], LengthsMemory | None]:
-        """Return the arrays without lengths, and these; None where no program takes them."""
-        place = self._place_of_lengths(layout) if self._has_lengths else None
-        if place is None or arrays[place] is None:
-            return arrays, FULL
-        engine, X, given = engines.of_type(arrays[0]), arrays[0], arrays[place]
-        if engine is None or X is None or given is None:
-            return arrays, None
-        lengths = lengths_in_memory(engine, X, given, options, self._is_gradient)
-        return [*arrays[:place], None, *arrays[place + 1 :]], lengths
-
-    def _look(
-        self, arrays: Sequence[Tensor | None], lengths: LengthsMemory
-    ) -> tuple[tuple, list[int], Fresh] | None:
-        """Return all else that a program depends on, addresses of arrays, and memory for results.
-
-        None where that cannot be said.
-        """
-        engine = engines.of_type(arrays[0])
-        if engine is None:
-            return None
-        present = [array for array in arrays if array is not None]
-        look = engine.look(present)
-        if look is None:
-            return None
-        form, addresses, fresh = look
-        absent = None if len(present) == len(arrays) else tuple([array is None for array in arrays])
-        return (engine, form, absent, lengths.kind), addresses, fresh
-
-    def _place_of_lengths(self, layout: Layout | None) -> int:
-        """Return where the lengths are among the arrays that are given."""
-        number = self._names.index(LENGTHS)
-        return number if layout is None else sum(size for size, _ in layout[:number])
-
-    def _order(self, plan: PlannedCall, operands: Sequence[Any]) -> list[int] | None:
-        """Return which of the arrays that are given the program takes, in its order."""
-        places: dict[str, list[int]] = {}
+    def _order(self, plan: PlannedCall, layout: Layout) -> list[int]:
+        """Return which of the arrays beside lengths the program takes, in its order."""
+        places: dict[str, range] = {}
         count = 0
-        for name, x in zip(self._names, operands, strict=True):
-            if x is not None and name != LENGTHS:
-                size = len(x.parameters) if type(x) is Stacked else 1
-                places[name] = list(range(count, count + size))
-                count += size
-        order = [place for name in plan.names for place in places[name]]
-        return None if order == list(range(count)) else order
+        for name, (size, _) in zip(self._names, layout, strict=True):
+            places[name] = range(count, count + (size if name != LENGTHS else 0))
+            count = places[name].stop
+        return [place for name in plan.names for place in places[name]]
 
     def _flat(self, results: Any, operands: Sequence[Any]) -> Iterator[Tensor | None]:
         """Yield the results, gradients of what was joined in pieces; a tensor alone is the only one."""
@@ -311,3 +225,8 @@ class Programs:
                 yield from result
             else:
                 yield from operand.parts(result)
+
+
+def without(place: int, arrays: Sequence[Tensor]) -> list[Tensor]:
+    """Return arrays without that in one place."""
+    return [*arrays[:place], *arrays[place + 1 :]]

@@ -45,18 +45,21 @@ def stacked(parameters: Sequence[Tensor], directions: int) -> Tensor | Stacked:
 
 
 Layout = tuple[tuple[int, int], ...]
-"""Of each operand the number of parameters and of directions; (1, -1) for one that is as it is."""
-PLAIN = (1, -1)
+"""Of each operand the number of parameters and of directions."""
+PLAIN, ABSENT = (1, -1), (0, -1)
+"""An operand that is as it is, and one that is not given."""
 
 
-def flattened(operands: Iterable[Any]) -> tuple[Layout, list[Tensor | None]]:
+def flattened(operands: Iterable[Any]) -> tuple[Layout, list[Tensor]]:
     """Return the layout of operands, and their parameters one behind the other."""
     layout: list[tuple[int, int]] = []
-    flat: list[Tensor | None] = []
+    flat: list[Tensor] = []
     for x in operands:
         if type(x) is Stacked:
             flat += x.parameters
             layout.append((len(x.parameters), x.directions))
+        elif x is None:
+            layout.append(ABSENT)
         else:
             flat.append(x)
             layout.append(PLAIN)
@@ -64,12 +67,14 @@ def flattened(operands: Iterable[Any]) -> tuple[Layout, list[Tensor | None]]:
 
 
 def grouped(layout: Layout, flat: Sequence[Any]) -> list[Any]:
-    """Return operands from their parameters one behind the other; those of no parameters are as they are."""
+    """Return operands from their parameters one behind the other."""
     operands: list[Any] = []
     start = 0
     for size, directions in layout:
-        whole = directions < 0
-        operands.append(flat[start] if whole else Stacked(flat[start : start + size], directions))
+        if directions < 0:
+            operands.append(flat[start] if size else None)
+        else:
+            operands.append(Stacked(flat[start : start + size], directions))
         start += size
     return operands
 

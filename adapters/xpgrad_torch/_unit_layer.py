@@ -13,8 +13,8 @@ from xpgrad_torch._sequence_layer import SequenceLayer
 class UnitLayer(SequenceLayer):
     """A layer on one of the functions for recurrent operators.
 
-    A subclass is declared with its `function`. One without attributes of its own needs nothing else: its
-    docstring is then the first line and what follows from the declaration.
+    A subclass is declared with its `function`. Its docstring says what it is and describes the attributes of
+    its own; the rest follows from the declaration.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ class UnitLayer(SequenceLayer):
         if function is None:
             return
         cls._FUNCTION, cls._UNIT = staticmethod(function), UNITS[function.__name__]
-        if cls.__doc__ is not None and "Parameters\n" not in cls.__doc__:
-            cls.__doc__ += layer_docstring(cls.__name__, cls._UNIT)
+        if cls.__doc__ is not None:  # as in Python without docstrings
+            cls.__doc__ = layer_docstring(cls.__name__, cls._UNIT, cls.__doc__)
 
     def __init__(
         self,

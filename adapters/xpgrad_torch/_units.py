@@ -1,18 +1,18 @@
 """The recurrent operators that are declared, as kernels by name, and calls of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from xpgrad._operators.kernel_description import ORDERED
 from xpgrad._operators.units import UNITS
-from xpgrad_torch._autograd import CallTemplate, TorchKernel, apply, call_of
+from xpgrad_torch._autograd import TorchKernel, apply, apply_packed
 from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
-from xpgrad_torch._packed import apply_packed
 from xpgrad_torch._packing import PackedRows
-from xpgrad_torch._stacked import flattened
+from xpgrad_torch._programs import Head
 
 KERNELS = {
     name: registered(TorchKernel(name, planned=True, ordered=unit.name in ORDERED))
@@ -21,11 +21,13 @@ KERNELS = {
 }
 
 
-def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:
+def run_recurrent(
+    name: str, given: dict[str, Any], wanted_outputs: int | None = None, head: Head = None
+) -> Any:
     """Return what the kernel of that name computes from arguments by name, which it takes out of `given`.
 
     Operands are tensors or `Stacked`; one that is missing is None. `wanted_outputs` is how many of the first
-    results the caller reads; by default all that have a cotangent.
+    results the caller reads; by default all that have a cotangent. For `head` see `apply`.
     """
     kernel = KERNELS[name]
     if (lengths := given.get("sequence_lens")) is not None:
@@ -39,31 +41,19 @@ def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None =
     operands, asked = _taken_out(kernel, given)
     if "save" in given:
         return apply_sequence(
-            kernel, operands, given, given.pop("save"), wanted_outputs=wanted_outputs, **asked
+            kernel, operands, given, given.pop("save"), wanted_outputs=wanted_outputs, head=head, **asked
         )
-    return apply(kernel, operands, given, wanted_outputs=wanted_outputs, **asked)
+    return apply(kernel, operands, given, wanted_outputs=wanted_outputs, head=head, **asked)
 
 
 def run_packed(
     name: str, given: dict[str, Any], packing: PackedRows, wanted_outputs: int
-) -> tuple[Tensor, ...]:
+) -> Sequence[Tensor]:
     """Return the same for rows of a packed sequence in X's place, which H_all then has too."""
     kernel = KERNELS[name]
     operands, asked = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
     return apply_packed(kernel, operands, attributes, packing, wanted_outputs, **asked)
-
-
-def recurrent_call(
-    name: str, given: dict[str, Any], wanted_outputs: int | None = None
-) -> tuple[CallTemplate, tuple[str, ...]]:
-    """Return the data of calls that differ from this one in tensors alone, and the names of its operands."""
-    kernel = KERNELS[name]
-    operands, asked = _taken_out(kernel, given)
-    attributes = {name: value for name, value in given.items() if name != "save"}
-    if rows := kernel.rows_of(operands, wanted_outputs):
-        attributes["rows_of"] = rows
-    return call_of(kernel, flattened(operands)[0], attributes, asked, False), kernel.operands
 
 
 def _taken_out(kernel: TorchKernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -33,45 +33,10 @@ def augru(
 
 
 class AUGRU(UnitLayer, function=augru):
-    """GRU with an attentional update gate; what it computes is described in `xpgrad.augru`.
+    """GRU with an attentional update gate.
 
-    It is called as ``layer(input, hx=None, lengths=None, reset=None, attention=attention)``, with the
-    attention (T, N, 1) or (T, N, H), (N, T, ...) where `batch_first`.
-
-    Parameters
-    ----------
-    input_size, hidden_size : int
-        I and H.
-    bias : bool
-        Whether there are biases B.
-    batch_first : bool
-        Whether input and output are (N, T, ...).
-    bidirectional : bool
-        Whether a second set of parameters runs from the sequences' ends.
-    device, dtype
-        Of the parameters.
     reset_after : bool
         Whether the reset gate multiplies behind the recurrent product, as in `torch.nn.GRU`.
-    save : "all", "states" or int
-        What is kept for the gradient; see `xpgrad_torch.functional.lstm`.
-
-    Attributes
-    ----------
-    W, R, B : Parameter
-        As `xpgrad.augru` has them, gates in the order z r h. They begin as those of `torch.nn.GRU`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        From the constructor and from a call, where a size or an attribute breaks the operator's rules.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch import AUGRU
-    >>> output, h_n = AUGRU(3, 5)(torch.randn(7, 2, 3), lengths=[7, 4], attention=torch.rand(7, 2, 1))
-    >>> output.shape, h_n.shape
-    (torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
     """
 
     def __init__(

@@ -2,41 +2,30 @@
 
 # ruff: noqa: A002 - PyTorch's names for the arguments
 
+import inspect
 import operator
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
 from xpgrad._operators.words import ConvMethod
-from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import CallTemplate, TorchKernel, apply, call_of, is_followed
-from xpgrad_torch._docs import described_as
+from xpgrad_torch._autograd import TorchKernel, apply, call_again, is_followed
+from xpgrad_torch._docs import described_as, in_words
 from xpgrad_torch._errors import CallerNames
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
 from xpgrad_torch._private import ConvNd, ConvTransposeNd, output_padding_of, padding_ends
-from xpgrad_torch._programs import key_of
-from xpgrad_torch._stacked import flattened
+from xpgrad_torch._programs import Head, find, head_of
 
 __all__ = [
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-]
+    "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"
+]  # fmt: skip
 
 Sizes = int | Sequence[int]
 
@@ -50,7 +39,6 @@ _WORDS = {
     for kind in ("", "_transpose")
     for n in (1, 2, 3)
 }
-_known_calls: Remembered[CallTemplate] = Remembered()
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 
@@ -86,17 +74,14 @@ def _run(
     method: str,
 ) -> Tensor:
     kernel.check(operands)
-    form = None if is_followed() else key_of((name, *sizes.values(), groups, method))
-    known = _known_calls.get(form)
-    # calls of all numbers of dimensions share what is known of their attributes
-    if known is not None and operands[0].dim() == int(name[-2]) + 2:
-        outputs = known.repeated(operands)
-        if outputs is not None:
-            return outputs[0]
-    attributes = _attributes(name, kernel, sizes, groups, method)
-    if form is not None and known is None:
-        _known_calls[form] = call_of(kernel, flattened(operands)[0], attributes, {}, again=False)
-    return _checked(name, kernel, operands, attributes)
+    head = None
+    if not is_followed() and not torch.is_autocast_enabled("cpu") and operands[0].dim() == int(name[-2]) + 2:
+        head = head_of(name, (*sizes.values(), groups, method))
+        given = operands if operands[2] is not None else operands[:2]
+        ready = find(head, given)
+        if ready is not None:
+            return call_again(ready, given)[0]
+    return _checked(name, kernel, operands, _attributes(name, kernel, sizes, groups, method), head)
 
 
 def _attributes(
@@ -113,7 +98,7 @@ def _attributes(
 
 
 def _checked(
-    name: str, kernel: TorchKernel, operands: Sequence[Any], attributes: Mapping[str, Any]
+    name: str, kernel: TorchKernel, operands: Sequence[Any], attributes: Mapping[str, Any], head: Head
 ) -> Tensor:
     """Run a kernel on operands that may not fit."""
     X, dimensions = operands[0], int(name[-2])
@@ -128,7 +113,7 @@ def _checked(
         operands = (X.unsqueeze(0), *operands[1:])
     if autocasts(X):
         operands = [lowered(x, X.device.type) for x in operands]
-    (Y,) = apply(kernel, operands, attributes)
+    (Y,) = apply(kernel, operands, attributes, head=head)
     return Y.squeeze(0) if single else Y
 
 
@@ -166,10 +151,33 @@ _3D = {
     "5": "3, 3, 3", "20": "5, 6, 7", "10": "3, 3, 4", "40": "10, 12, 14", "42": "10, 12, 14",
 }  # fmt: skip
 
+_WORDS_FOR: Mapping[int, Mapping[str, str]] = {1: {}, 2: _2D, 3: _3D}
+
 # ------------------------------------------------------------------------------------------- functions
 
+_P = ParamSpec("_P")
 
-def conv1d(
+
+def _over_dimensions(
+    function: Callable[Concatenate[str, _P], Tensor], n: int, words: Mapping[str, str]
+) -> Callable[_P, Tensor]:
+    """Return a function over n dimensions, whose docstring is that for one dimension with other words."""
+    name = f"{function.__name__.removeprefix('_')}{n}d"
+
+    def convolve(*args: _P.args, **kwargs: _P.kwargs) -> Tensor:
+        return function(name, *args, **kwargs)
+
+    named: Any = convolve
+    named.__name__ = named.__qualname__ = name
+    named.__doc__ = in_words(function.__doc__, name.replace(f"{n}d", "1d"), name, words)
+    signature = inspect.signature(function)
+    named.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
+    named.__annotations__ = {key: kind for key, kind in function.__annotations__.items() if key != "name"}
+    return convolve
+
+
+def _conv(
+    name: str,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -233,44 +241,14 @@ def conv1d(
     torch.Size([6, 3, 5])
     """
     sizes = {"stride": stride, "dilation": dilation, "padding": padding}
-    return _convolve("conv1d", _CONV, (input, weight, bias), sizes, groups, method)
+    return _convolve(name, _CONV, (input, weight, bias), sizes, groups, method)
 
 
-@described_as(conv1d, _2D)
-def conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-    *,
-    method: ConvMethod = "auto",
-) -> Tensor:
-    """Convolution: `torch.nn.functional.conv2d` with xpgrad's kernels."""
-    sizes = {"stride": stride, "dilation": dilation, "padding": padding}
-    return _convolve("conv2d", _CONV, (input, weight, bias), sizes, groups, method)
+conv1d, conv2d, conv3d = (_over_dimensions(_conv, n, words) for n, words in _WORDS_FOR.items())
 
 
-@described_as(conv1d, _3D)
-def conv3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-    *,
-    method: ConvMethod = "auto",
-) -> Tensor:
-    """Convolution: `torch.nn.functional.conv3d` with xpgrad's kernels."""
-    sizes = {"stride": stride, "dilation": dilation, "padding": padding}
-    return _convolve("conv3d", _CONV, (input, weight, bias), sizes, groups, method)
-
-
-def conv_transpose1d(
+def _conv_transpose(
+    name: str,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -336,44 +314,12 @@ def conv_transpose1d(
     torch.Size([3, 6, 5])
     """
     sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-    return _convolve("conv_transpose1d", _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
+    return _convolve(name, _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
 
 
-@described_as(conv_transpose1d, _2D)
-def conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-    *,
-    method: ConvMethod = "auto",
-) -> Tensor:
-    """Transposed convolution: `torch.nn.functional.conv_transpose2d` with xpgrad's kernels."""
-    sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-    return _convolve("conv_transpose2d", _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
-
-
-@described_as(conv_transpose1d, _3D)
-def conv_transpose3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-    *,
-    method: ConvMethod = "auto",
-) -> Tensor:
-    """Transposed convolution: `torch.nn.functional.conv_transpose3d` with xpgrad's kernels."""
-    sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-    return _convolve("conv_transpose3d", _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
-
+conv_transpose1d, conv_transpose2d, conv_transpose3d = (
+    _over_dimensions(_conv_transpose, n, words) for n, words in _WORDS_FOR.items()
+)
 
 # --------------------------------------------------------------------------------------------- modules
 

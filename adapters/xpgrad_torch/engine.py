@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import array_api_compat
@@ -20,7 +21,6 @@ from xpgrad_torch._private import LIBRARY, PLAIN_KINDS, is_wrapped
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
-_STRIDED = torch.strided
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
@@ -62,28 +62,16 @@ class TorchEngine(NumpyEngine):
 
     def look(self, arrays: Collection[torch.Tensor]) -> Look | None:
         """See `Adapter`."""
-        layouts, addresses, grad = [], [], torch.is_grad_enabled()
-        dtype = next(iter(arrays)).dtype
-        computed = _COMPUTED.get(dtype)
-        if computed is None:
+        seen = look_at(list(arrays))
+        if seen is None or (torch.is_grad_enabled() and any(array.requires_grad for array in arrays)):
             return None
-        for array in arrays:  # as is_plain does; its calls would take as long as what it looks at
-            if (
-                type(array) not in PLAIN_KINDS
-                or array.dtype is not dtype
-                or not array.is_cpu
-                or array.layout is not _STRIDED
-                or is_wrapped(array)
-                or array.is_neg()
-                or (grad and array.requires_grad)
-            ):
-                return None
-            address = array.data_ptr()
-            if not address:  # it has no elements, or no memory
-                return None
-            addresses.append(address)
-            layouts.append((array.shape, array.stride()))
-        return self._seen(computed, layouts, addresses, _fresh)
+        forms, each, addresses = seen
+        dtype, is_cpu, _ = forms[0]
+        computed = _COMPUTED.get(dtype)
+        if computed is None or not is_cpu or any(form[:2] != (dtype, True) for form in forms):
+            return None
+        layouts = [(form[2], strides) for form, strides in zip(forms, each, strict=True)]
+        return self._seen(computed, layouts, addresses, new_result)
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`."""
@@ -150,7 +138,29 @@ class TorchEngine(NumpyEngine):
         )
 
 
-def _fresh(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
+Seen = tuple[tuple[tuple[Any, ...], ...], tuple[tuple[int, ...], ...], list[int]]
+"""Of tensors the forms (dtype, whether on the CPU, shape), the strides, and the addresses."""
+_form_of = attrgetter("dtype", "is_cpu", "shape")
+
+
+def look_at(tensors: Sequence[torch.Tensor]) -> Seen | None:
+    """Look at tensors, each of which has memory that can be read; None if one has not.
+
+    As `is_plain` does it. The loops are in C, because calls take longer than much of the work behind a look.
+    """
+    if not PLAIN_KINDS.issuperset(map(type, tensors)):
+        return None
+    try:
+        forms, strides = tuple(map(_form_of, tensors)), tuple(map(torch.Tensor.stride, tensors))
+        addresses = list(map(torch.Tensor.data_ptr, tensors))
+    except RuntimeError:  # one is nested, or sparse, or wrapped by a transformation
+        return None
+    if 0 in addresses or True in map(torch.Tensor.is_neg, tensors):  # no elements, or no memory
+        return None
+    return forms, strides, addresses
+
+
+def new_result(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
     """Memory of NumPy's, which asks the system for large pages, and its address."""
     tensor = torch.from_numpy(result_array(shape, dtype))
     return tensor, tensor.data_ptr()

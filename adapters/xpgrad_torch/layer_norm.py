@@ -81,72 +81,20 @@ class _LayerNormLayer(UnitLayer):
 
 
 class LayerNormLSTM(_LayerNormLayer, function=functional.layer_norm_lstm):
-    """LSTM with layer normalization; `xpgrad.layer_norm_lstm` has the equations.
+    """LSTM with layer normalization.
 
-    Parameters
-    ----------
-    input_size, hidden_size : int
-        I and H.
-    bias : bool
-        Whether there are biases B besides the normalizations' shifts.
-    batch_first : bool
-        Whether input and output are (N, T, ...).
-    bidirectional : bool
-        Whether a second set of parameters runs from the sequences' ends.
-    device, dtype
-        Of the parameters.
     epsilon : float
         A small number that is added to variances.
     clip, activations, activation_alpha, activation_beta
         The attributes of `xpgrad.layer_norm_lstm`.
-    save : "all", "states" or int
-        What is kept for the gradient; see `xpgrad_torch.functional.lstm`.
-
-    Attributes
-    ----------
-    W, R, B, gamma, beta, gamma_c, beta_c : Parameter
-        As `xpgrad.layer_norm_lstm` has them, gates in the order i o f c.
-
-    Raises
-    ------
-    ValueError, TypeError
-        From the constructor and from a call, if a size or an attribute breaks the operator's rules.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch import LayerNormLSTM
-    >>> output, (h_n, c_n) = LayerNormLSTM(3, 5)(torch.randn(7, 2, 3), lengths=[7, 4])
-    >>> output.shape, c_n.shape
-    (torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
     """
 
 
 class LayerNormGRU(_LayerNormLayer, function=functional.layer_norm_gru):
-    """GRU with layer normalization; `xpgrad.layer_norm_gru` has the equations.
+    """GRU with layer normalization.
 
-    Parameters
-    ----------
-    input_size, hidden_size, bias, batch_first, bidirectional, device, dtype, epsilon, save
-        As of `LayerNormLSTM`.
+    epsilon : float
+        A small number that is added to variances.
     clip, activations, activation_alpha, activation_beta
         The attributes of `xpgrad.layer_norm_gru`.
-
-    Attributes
-    ----------
-    W, R, B, gamma, beta : Parameter
-        As `xpgrad.layer_norm_gru` has them, gates in the order z r h.
-
-    Raises
-    ------
-    ValueError, TypeError
-        From the constructor and from a call, if a size or an attribute breaks the operator's rules.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch import LayerNormGRU
-    >>> output, h_n = LayerNormGRU(3, 5)(torch.randn(7, 2, 3), lengths=[7, 4])
-    >>> output.shape, h_n.shape
-    (torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
     """

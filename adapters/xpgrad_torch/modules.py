@@ -9,7 +9,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.words import Nonlinearity, Peephole, Saved
-from xpgrad_torch._recurrent import CellModule, Layers, Recurrent, check_zoneout
+from xpgrad_torch._docs import described_cell
+from xpgrad_torch._layers import Layers, check_zoneout
+from xpgrad_torch._recurrent import CellModule, Recurrent
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
 
@@ -73,6 +75,7 @@ class _RNNOptions(Recurrent):
     _STATES = ("hx",)
     _LOWERED = True
     _OPTIONS = ("clip", *Recurrent._OPTIONS)
+    _MORE_OPTIONS = ("nonlinearity",)
 
     nonlinearity: str  # in __init__, as in PyTorch's modules, which `swap` replaces
 
@@ -431,43 +434,9 @@ class RNN(_RNNOptions, _OneState):
         self._begin("RNN_RELU" if nonlinearity == "relu" else "RNN_TANH", locals())
 
 
+@described_cell
 class LSTMCell(_LSTMOptions, CellModule, nn.LSTMCell):
-    """One step of an LSTM: `torch.nn.LSTMCell`, with the options of `LSTM`.
-
-    The equations are those of `LSTM`. Constructor, parameters, their names and random initialisation, inputs
-    and outputs are those of `torch.nn.LSTMCell`: state_dicts load both ways. New are the
-    keyword-only arguments.
-
-    Parameters
-    ----------
-    input_size, hidden_size, bias, device, dtype
-        As in `torch.nn.LSTMCell`.
-    peephole : bool
-        Add peepholes: a parameter ``weight_peephole``, (3H,), for the gates i o f.
-    peephole_gradient, clip, input_forget, activations, activation_alpha, activation_beta
-        As in `LSTM`, for one direction.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor if an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
-        for inputs of a wrong size or dtype.
-
-    Notes
-    -----
-    Source: as of `LSTM`. Each call brings the weights into the kernel's order, which a whole sequence in
-    `LSTM` does once.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> cell = xpgrad_torch.LSTMCell(10, 20, peephole=True)
-    >>> h, c = cell(torch.randn(3, 10))
-    >>> h, c = cell(torch.randn(3, 10), (h, c))
-    >>> h.shape
-    torch.Size([3, 20])
-    """
+    """One step of an LSTM: `torch.nn.LSTMCell`, with the options of `LSTM`."""
 
     _KERNEL = "lstm_cell"
     _NAME = "LSTMCell"
@@ -500,40 +469,9 @@ class LSTMCell(_LSTMOptions, CellModule, nn.LSTMCell):
             self._add_peepholes()
 
 
+@described_cell
 class GRUCell(_GRUOptions, CellModule, nn.GRUCell):
-    """One step of a GRU: `torch.nn.GRUCell`, with the options of `GRU`.
-
-    The equations are those of `GRU`. Constructor, parameters, their names and random initialisation, inputs
-    and outputs are those of `torch.nn.GRUCell`: state_dicts load both ways. New are the
-    keyword-only arguments.
-
-    Parameters
-    ----------
-    input_size, hidden_size, bias, device, dtype
-        As in `torch.nn.GRUCell`.
-    reset_after, clip, activations, activation_alpha, activation_beta
-        As in `GRU`, for one direction.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor if an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
-        for inputs of a wrong size or dtype.
-
-    Notes
-    -----
-    Source: as of `GRU`. Each call brings the weights into the kernel's order, which a whole sequence in
-    `GRU` does once.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> cell = xpgrad_torch.GRUCell(10, 20, reset_after=False)
-    >>> h = cell(torch.randn(3, 10))
-    >>> cell(torch.randn(3, 10), h).shape
-    torch.Size([3, 20])
-    """
+    """One step of a GRU: `torch.nn.GRUCell`, with the options of `GRU`."""
 
     _KERNEL = "gru_cell"
     _NAME = "GRUCell"
@@ -560,39 +498,9 @@ class GRUCell(_GRUOptions, CellModule, nn.GRUCell):
         self._set_options(locals())
 
 
+@described_cell
 class RNNCell(_RNNOptions, CellModule, nn.RNNCell):
-    """One step of a plain recurrent network: `torch.nn.RNNCell`, with the options of `RNN`.
-
-    The equation is that of `RNN`. Constructor, parameters, their names and random initialisation, inputs and
-    outputs are those of `torch.nn.RNNCell`: state_dicts load both ways. New are the keyword-only
-    arguments.
-
-    Parameters
-    ----------
-    input_size, hidden_size, bias, nonlinearity, device, dtype
-        As in `torch.nn.RNNCell`.
-    clip, activations, activation_alpha, activation_beta
-        As in `RNN`, for one direction.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor for another `nonlinearity`, and if an attribute breaks ONNX's rules. From a
-        call ValueError or RuntimeError for inputs of a wrong size or dtype.
-
-    Notes
-    -----
-    Source: as of `RNN`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> cell = xpgrad_torch.RNNCell(10, 20, nonlinearity="relu")
-    >>> h = cell(torch.randn(3, 10))
-    >>> cell(torch.randn(3, 10), h).shape
-    torch.Size([3, 20])
-    """
+    """One step of a plain recurrent network: `torch.nn.RNNCell`, with the options of `RNN`."""
 
     _KERNEL = "rnn_cell"
     _NAME = "RNNCell"

@@ -37,44 +37,12 @@ def slstm(
 
 
 class SLSTM(UnitLayer, function=slstm):
-    """The sLSTM of xLSTM; what it computes is described in `xpgrad.slstm`.
+    """The sLSTM of xLSTM.
 
-    Parameters
-    ----------
-    input_size, hidden_size : int
-        I and H.
     heads : int
         Into how many parts the states are cut; it divides H.
-    bias : bool
-        Whether there are biases B.
-    batch_first : bool
-        Whether input and output are (N, T, ...).
-    bidirectional : bool
-        Whether a second set of parameters runs from the sequences' ends.
-    device, dtype
-        Of the parameters.
     forget : {"sigmoid", "exp"}
         The forget gate's activation.
-    save : "all", "states" or int
-        What is kept for the gradient; see `xpgrad_torch.functional.lstm`.
-
-    Attributes
-    ----------
-    W, R, B : Parameter
-        As `xpgrad.slstm` has them, gates in the order i f z o. They begin as those of `torch.nn.LSTM`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        From the constructor and from a call, where a size or an attribute breaks the operator's rules.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch import SLSTM
-    >>> output, (h_n, c_n, n_n, m_n) = SLSTM(3, 4, heads=2)(torch.randn(7, 2, 3), lengths=[7, 4])
-    >>> output.shape, c_n.shape
-    (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
     """
 
     def __init__(
