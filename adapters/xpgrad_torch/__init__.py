@@ -22,30 +22,9 @@ from xpgrad_torch.swap import swap, swap_report, unswap
 
 __all__ = [
     *(name for name in __all__ if not name.islower()),
-    "AUGRU",
-    "BCEWithLogitsLoss",
-    "CellLayer",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "CrossEntropyLoss",
-    "GRU",
-    "GRUCell",
-    "GRUD",
-    "LSTM",
-    "LSTMCell",
-    "LayerNormGRU",
-    "LayerNormLSTM",
-    "RNN",
-    "RNNCell",
-    "SLSTM",
-    "functional",
-    "run_cell",
-    "swap",
-    "swap_report",
-    "unswap",
-]
+    "AUGRU", "BCEWithLogitsLoss", "CellLayer", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
+    "ConvTranspose2d", "ConvTranspose3d", "CrossEntropyLoss", "GRU", "GRUCell", "GRUD", "LSTM", "LSTMCell",
+    "LayerNormGRU", "LayerNormLSTM", "RNN", "RNNCell", "SLSTM", "functional", "run_cell", "swap",
+    "swap_report", "unswap"
+]  # fmt: skip
 __all__.sort()

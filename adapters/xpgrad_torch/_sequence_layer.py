@@ -116,7 +116,7 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
         given = [hx] if isinstance(hx, Tensor) else hx
         initial = None if given is None else [s if s is None or not single else s.unsqueeze(1) for s in given]
         if autocasts(X):
-            dtype = self._kernel_parameters()[0].dtype
+            dtype = next(self.parameters()).dtype
             X, inputs = X.to(dtype), {name: x.to(dtype) for name, x in inputs.items()}
             initial = None if initial is None else [s if s is None else s.to(dtype) for s in initial]
         try:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from xpgrad._operators.words import Peephole, Saved, TimeDirection
 from xpgrad_torch._docs import described_recurrent
-from xpgrad_torch._gru_d import gru_d
 from xpgrad_torch._units import run_recurrent
 from xpgrad_torch.activations import *  # noqa: F403
 from xpgrad_torch.activations import __all__ as __all__
@@ -25,31 +24,16 @@ from xpgrad_torch.convolution import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from xpgrad_torch.gru_d import gru_d
 from xpgrad_torch.losses import binary_cross_entropy_with_logits, cross_entropy
 from xpgrad_torch.slstm import slstm
 
 __all__ = [
     *(name for name in __all__ if name.islower()),
-    "augru",
-    "binary_cross_entropy_with_logits",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "cross_entropy",
-    "gru",
-    "gru_cell",
-    "gru_d",
-    "layer_norm_gru",
-    "layer_norm_lstm",
-    "lstm",
-    "lstm_cell",
-    "rnn",
-    "rnn_cell",
-    "slstm",
-]
+    "augru", "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "cross_entropy", "gru", "gru_cell", "gru_d", "layer_norm_gru",
+    "layer_norm_lstm", "lstm", "lstm_cell", "rnn", "rnn_cell", "slstm"
+]  # fmt: skip
 __all__.sort()
 
 

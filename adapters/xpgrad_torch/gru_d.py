@@ -1,22 +1,122 @@
-"""GRU-D as a layer."""
+"""GRU-D: two cells one behind the other, each with its own gradient; the function and the layer."""
 
-import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from xpgrad_torch import functional
-from xpgrad_torch._fx import Unscripted
-from xpgrad_torch._kernel import is_single, type_of
-from xpgrad_torch._lengths import in_time_major, lengths_tensor
-from xpgrad_torch._memory import check_save
-from xpgrad_torch._sequence_layer import check_sizes
+from xpgrad._operators.for_adapters import GRU_D_FILL, GRU_D_GRU, GRUDCall
+from xpgrad_torch._fx import Proxy, as_node
+from xpgrad_torch._kernel import type_of
+from xpgrad_torch._sequence_layer import SequenceLayer, check_sizes
+from xpgrad_torch.cells import run_cell
 
 __all__ = ["GRUD"]
 
 
-class GRUD(Unscripted, nn.Module):
+def gru_d(
+    X: Tensor,
+    mask: Tensor,
+    delta: Tensor,
+    W: Tensor,
+    R: Tensor,
+    decay_x: Tensor,
+    decay_h: Tensor,
+    B: Tensor | None = None,
+    mean: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str = "all",
+) -> tuple[Tensor, Tensor]:
+    """GRU-D as a differentiable function of PyTorch tensors.
+
+    What it computes, and what each attribute does, is described in `xpgrad.gru_d`. The gradient is itself
+    differentiable, then through PyTorch's own operators.
+
+    Parameters
+    ----------
+    X, mask, delta : Tensor
+        Values, 1 where one was observed and 0 where none was, and the time since each variable's last
+        observation, (T, N, I). The mask has no gradient.
+    W, R : Tensor
+        Weights, (D, 3H, 2I) and (D, 3H, H). The rows are in order z r h.
+    decay_x, decay_h : Tensor
+        The decays of input and state, (D, 2, I) and (D, H, I + 1).
+    B, mean : Tensor, optional
+        Biases, (D, 3H), and each variable's mean, (D, I).
+    sequence_lens : Tensor or sequence of int, optional
+        Length of each sequence, (N,), from 0 to T; integers.
+    initial_h : Tensor, optional
+        Initial hidden state, (D, N, H); zero where left out.
+    direction, layout, reset
+        The attributes of `xpgrad.gru_d`.
+    save : {"all", "states"}
+        As of `run_cell`.
+
+    Returns
+    -------
+    H_all : Tensor
+        Hidden states, (T, D, N, H).
+    H_t : Tensor
+        Hidden state at each sequence's end, (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no tensor, or the operands differ in dtype or device.
+    ValueError
+        Where a shape or an attribute breaks the operator's rules.
+
+    Notes
+    -----
+    Source: Che and others, "Recurrent neural networks for multivariate time series with missing values"
+    (2018).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import gru_d
+    >>> X, delta = torch.randn(7, 2, 3), torch.rand(7, 2, 3)
+    >>> mask = (torch.rand(7, 2, 3) < 0.5).float()
+    >>> R = torch.randn(1, 12, 4, requires_grad=True)
+    >>> weights = torch.randn(1, 12, 6), R, torch.randn(1, 2, 3), torch.randn(1, 4, 4)
+    >>> H_all, H_t = gru_d(X, mask, delta, *weights)
+    >>> H_t.sum().backward()
+    >>> R.grad.shape
+    torch.Size([1, 12, 4])
+    """
+    operands = {
+        "X": X, "mask": mask, "delta": delta, "W": W, "R": R, "decay_x": decay_x, "decay_h": decay_h, "B": B,
+        "mean": mean, "initial_h": initial_h,
+    }  # fmt: skip
+    for name, x in operands.items():
+        if x is not None and not isinstance(x, Tensor):
+            raise TypeError(f"gru_d: {name} is {type(x).__name__}, expected torch.Tensor")
+    if isinstance(mask, Tensor) and mask.requires_grad:
+        raise ValueError("gru_d: mask requires a gradient, expected a mask, which has none")
+    call = GRUDCall("gru_d", operands, sequence_lens, direction, layout, reset)
+    parts = []
+    for d in range(len(call.directions)):
+        options: dict[str, Any] = {**call.options(d), "save": save}
+        lengths = options.pop("sequence_lens")
+        filled, *_ = run_cell(
+            GRU_D_FILL, call.arrays["X"], None, None, call.vectors(d), lengths, **options, **call.inputs()
+        )
+        H_all, H_t = run_cell(
+            GRU_D_GRU, call.second_input(filled), call.of("W", d), call.of("R", d), call.bias(d), lengths,
+            [call.of("initial_h", d)], **options, gap=call.gap(d),
+        )  # fmt: skip
+        parts.append((H_all, H_t))
+    H_all, H_t = (torch.cat(each, dim) for each, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
+    return call.turned(H_all), call.turned(H_t)
+
+
+class GRUD(SequenceLayer):
     """GRU-D for series with missing values; what it computes is described in `xpgrad.gru_d`.
 
     It is called as ``layer(values, mask, delta, hx=None, lengths=None, reset=None)``.
@@ -81,20 +181,16 @@ class GRUD(Unscripted, nn.Module):
         *,
         save: str = "all",
     ) -> None:
-        super().__init__()
         check_sizes("GRUD", input_size=input_size, hidden_size=hidden_size)
-        check_save("GRUD", save)
-        if save not in ("all", "states"):
+        if isinstance(save, str | int) and save not in ("all", "states"):
             raise ValueError(f"GRUD: save is {save!r}, expected 'all' or 'states'")
-        self.input_size, self.hidden_size, self.save = input_size, hidden_size, save
-        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
-        D, I, H = (2 if bidirectional else 1), input_size, hidden_size
+        I, H = input_size, hidden_size
         shapes: dict[str, tuple[int, ...]] = {"W": (3 * H, 2 * I), "R": (3 * H, H)}
         shapes |= {"B": (3 * H,)} if bias else {}
         shapes |= {"decay_x": (2, I), "decay_h": (H, I + 1)}
-        for name, shape in shapes.items():
-            parameter = nn.Parameter(torch.empty((D, *shape), device=device, dtype=dtype))
-            self.register_parameter(name, parameter)
+        options: dict[str, Any] = {"bidirectional": bidirectional, "batch_first": batch_first, "save": save}
+        super().__init__(I, H, shapes, **options, device=device, dtype=dtype)
+        self.bias = bias
         if not bias:
             self.register_parameter("B", None)
         if mean is not None and (not isinstance(mean, Tensor) or mean.shape != (I,)):
@@ -102,22 +198,15 @@ class GRUD(Unscripted, nn.Module):
             raise ValueError(f"GRUD: mean is {shown}, expected a tensor of shape (I,) = ({I},)")
         zeros = torch.zeros(I, device=device, dtype=dtype)
         self.register_buffer("mean", zeros if mean is None else mean.to(zeros))
-        self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters, uniform between -1/sqrt(H) and 1/sqrt(H) as those of `torch.nn.GRU`."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        return []  # no kernel takes one as it is
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""
-        extra = "" if self.bias else ", bias=False"
-        extra += ", bidirectional=True" if self.bidirectional else ""
-        extra += ", batch_first=True" if self.batch_first else ""
-        return f"{self.input_size}, {self.hidden_size}{extra}"
+        return super().extra_repr() + ("" if self.bias else ", bias=False")
 
-    def forward(
+    def forward(  # type: ignore[override]  # a cell's inputs have no names there
         self,
         values: Tensor,
         mask: Tensor,
@@ -146,22 +235,20 @@ class GRUD(Unscripted, nn.Module):
         output, h_n : Tensor
             The state over time, (T, N, D·H), (N, T, D·H) or (T, D·H), and at the ends, (D, N, H) or (D, H).
         """
-        single = is_single("GRUD", values, 2)
+        if isinstance(values, Proxy):
+            return as_node(self, values, mask, delta, hx, lengths, reset)
+        return super().forward(values, hx, lengths, reset, mask=mask, delta=delta)
 
-        def turned(x: Any) -> Any:
-            if not isinstance(x, Tensor) or x.dim() != values.dim():
-                return x  # wrong, as the operator says
-            return x.unsqueeze(1) if single else x.transpose(0, 1) if self.batch_first else x
+    def _input_names(self) -> tuple[str, ...]:
+        return ("mask", "delta")
 
-        hx = hx.unsqueeze(1) if single and isinstance(hx, Tensor) else hx
-        D = self.W.shape[0]
-        H_all, H_t = functional.gru_d(
-            turned(values), turned(mask), turned(delta), self.W, self.R, self.decay_x, self.decay_h, self.B,
-            self.mean.expand(D, -1), lengths_tensor("GRUD", "lengths", lengths), hx,
-            direction="bidirectional" if self.bidirectional else "forward",
-            reset=in_time_major(reset, single, self.batch_first), save=self.save,
+    def _run(
+        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (begin,) = initial or (None,)
+        H_all, H_t = gru_d(
+            X, inputs["mask"], inputs["delta"], self.W, self.R, self.decay_x, self.decay_h, self.B,
+            self.mean.expand(len(self.W), -1), lengths, begin,
+            direction="bidirectional" if self.bidirectional else "forward", save=cast(str, self.save),
         )  # fmt: skip
-        output = H_all.transpose(1, 2).flatten(2)
-        if single:
-            return output.squeeze(1), H_t.squeeze(1)
-        return (output.transpose(0, 1) if self.batch_first else output), H_t
+        return H_all, (H_t,)

@@ -22,11 +22,8 @@ from xpgrad_torch._private import are_transforms_active
 from xpgrad_torch._quick import run
 
 __all__ = [
-    "BCEWithLogitsLoss",
-    "CrossEntropyLoss",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-]
+    "BCEWithLogitsLoss", "CrossEntropyLoss", "binary_cross_entropy_with_logits", "cross_entropy"
+]  # fmt: skip
 
 _CROSS_ENTROPY = registered(TorchKernel("softmax_cross_entropy"))
 _BINARY_CROSS_ENTROPY = registered(TorchKernel("binary_cross_entropy_with_logits"))

@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -145,50 +145,25 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
     return model
 
 
+class _Options(TypedDict, total=False):
+    """The options of `swap`."""
+
+    activations: bool
+    cells: bool
+    convolutions: bool | None
+    verbose: bool
+    verify: Any
+    tolerance: float | None
+
+
 @overload
-def swap(
-    model: nn.LSTM,
-    *,
-    activations: bool = False,
-    cells: bool = False,
-    convolutions: bool | None = None,
-    verbose: bool = False,
-    verify: Any = None,
-    tolerance: float | None = None,
-) -> modules.LSTM: ...
+def swap(model: nn.LSTM, **options: Unpack[_Options]) -> modules.LSTM: ...
 @overload
-def swap(
-    model: nn.GRU,
-    *,
-    activations: bool = False,
-    cells: bool = False,
-    convolutions: bool | None = None,
-    verbose: bool = False,
-    verify: Any = None,
-    tolerance: float | None = None,
-) -> modules.GRU: ...
+def swap(model: nn.GRU, **options: Unpack[_Options]) -> modules.GRU: ...
 @overload
-def swap(
-    model: nn.RNN,
-    *,
-    activations: bool = False,
-    cells: bool = False,
-    convolutions: bool | None = None,
-    verbose: bool = False,
-    verify: Any = None,
-    tolerance: float | None = None,
-) -> modules.RNN: ...
+def swap(model: nn.RNN, **options: Unpack[_Options]) -> modules.RNN: ...
 @overload
-def swap(
-    model: _Model,
-    *,
-    activations: bool = False,
-    cells: bool = False,
-    convolutions: bool | None = None,
-    verbose: bool = False,
-    verify: Any = None,
-    tolerance: float | None = None,
-) -> _Model: ...
+def swap(model: _Model, **options: Unpack[_Options]) -> _Model: ...
 def swap(
     model: nn.Module,
     *,
