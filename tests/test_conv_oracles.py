@@ -20,7 +20,7 @@ COMBINED = [
     (method, name)
     for method in METHODS
     for name, case in CASES.items()
-    if (method != "winograd" or name.startswith("3x3"))
+    if (method != "winograd" or name.startswith(("3x3", "4x4")))
     and (method != "pointwise" or name in ("pointwise", "pointwise-groups"))
     and (method != "fft" or not {"strides", "dilations"} & set(case.attributes))
 ]

@@ -18,7 +18,8 @@ from backends import Backend, without_programs
 from conv_cases import CASES, Case
 from xpgrad._calls import plans as _plans
 from xpgrad._calls.plans import Asked
-from xpgrad._conv import choice, patches
+from xpgrad._conv import choice
+from xpgrad._conv import method as conv_method
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.testing import assert_close, to_numpy
 
@@ -86,13 +87,26 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
 
 @pytest.mark.parametrize(
     ("images", "channels", "size", "expected"),
-    [(1, 512, 7, "patches"), (1, 128, 14, "taps"), (2, 128, 14, "taps"), (8, 512, 7, "winograd"),
-     (16, 256, 4, "patches"), (8, 64, 7, "taps"), (32, 512, 7, "winograd"), (200, 64, 1, "taps"),
-     (1, 8, 4, "taps")],
+    [(1, 512, 7, "patches"), (2, 512, 7, "patches"), (2, 128, 14, "winograd"), (8, 512, 7, "winograd"),
+     (2, 256, 4, "patches"), (16, 256, 4, "winograd"), (200, 64, 1, "patches"), (1, 8, 4, "taps")],
 )  # fmt: skip
 def test_the_rule_counts_the_packing_of_weights(images: int, channels: int, size: int, expected: str) -> None:
     """Of 3 x 3 kernels with compiled loops: it costs most where images are few and small."""
     assert preferred((images, channels, size, size), (channels, channels, 3, 3), 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("X", "W", "strides", "expected"),
+    [((16, 64, 32, 32), (128, 64, 4, 4), 2, "winograd"), ((16, 256, 8, 8), (512, 256, 4, 4), 2, "patches"),
+     ((8, 256, 14, 14), (512, 256, 3, 3), 2, "patches"), ((8, 960, 7, 7), (160, 960, 1, 1), 1, "patches"),
+     ((8, 64, 56, 56), (64, 64, 1, 1), 1, "pointwise"), ((1, 16, 8, 8), (16, 16, 1, 1), 1, "pointwise"),
+     ((8, 64, 56, 56), (64, 64, 1, 1), 2, "patches"),
+     ((2, 32, 16, 16, 16), (32, 32, 3, 3, 3), 1, "winograd")],
+)  # fmt: skip
+def test_the_rule_for_strides_and_volumes(X: tuple, W: tuple, strides: int, expected: str) -> None:
+    pads = (W[2] - 1) // 2
+    attributes = {"strides": strides, "pads": pads, "dilations": 1, "group": 1, "auto_pad": "NOTSET"}
+    assert choice._preferred(True, True, conv_geometry("conv", X, W, **attributes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -283,7 +297,7 @@ def test_bands_of_one_image(method: str, monkeypatch: pytest.MonkeyPatch, rng: n
     dY = rng.standard_normal((2, 4, 21, 17))
     whole = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 1)
-    monkeypatch.setattr(patches, "_COLUMNS", 1)
+    monkeypatch.setattr(conv_method, "_COLUMNS", 1)
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     for jit in ("1", "0"):
         monkeypatch.setenv("XPGRAD_JIT", jit)
@@ -338,7 +352,7 @@ def test_patches_of_several_images_at_a_time(
 ) -> None:
     """The last product has fewer images than the others."""
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 64)
-    monkeypatch.setattr(patches, "_COLUMNS", 200)
+    monkeypatch.setattr(conv_method, "_COLUMNS", 200)
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     arrays = case.arrays()
     expected = case.expected(arrays)

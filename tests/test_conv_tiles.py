@@ -15,10 +15,11 @@ from backends import without_programs
 from compiled_calls import compiled
 from conv_cases import Case
 from xpgrad._calls import plans as _plans
-from xpgrad._conv import winograd
+from xpgrad._conv import patches, winograd
+from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles
-from xpgrad.engine.images import compiled_shifts, compiled_windows, row_tiles, windows
+from xpgrad.engine.images import compiled_shifts, compiled_windows, row_tiles, shifts, windows
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
@@ -264,15 +265,87 @@ def test_windows_of_wide_images(size: tuple[int, int], rng: np.random.Generator)
     places = windows.Windows(4, (1, 1), -(-size[0] // 4), -(-size[1] // 4))
     count = 2 * places.rows * places.columns
     M = np.full((36, 3, count + 5), 7.0)
-    compiled_windows.from_windows(X, places, winograd._WINDOW, M[..., :count])
+    compiled_windows.from_windows(X, places, winograd._DENSE.window, M[..., :count])
     np.testing.assert_allclose(
-        M[..., :count], windows.from_windows(np, X, places, winograd._WINDOW), atol=1e-12
+        M[..., :count], windows.from_windows(np, X, places, winograd._DENSE.window), atol=1e-12
     )
     assert np.all(M[..., count:] == 7)
     Y, B = np.full((2, 4, size[0] + 1, size[1] + 6), 7.0), rng.normal(size=3)
     part = Y[:, :3, : size[0], : size[1]]
-    compiled_windows.to_windows(M[..., :count], places, winograd._TILE_SUMS, B, part)
-    expected = windows.to_windows(np, M[..., :count], places, winograd._TILE_SUMS, B, (2, 3, *size))
+    compiled_windows.to_windows(M[..., :count], places, winograd._DENSE.tile, B, part)
+    expected = windows.to_windows(np, M[..., :count], places, winograd._DENSE.tile, B, (2, 3, *size))
     np.testing.assert_allclose(part, expected, atol=1e-11)
+    part[...] = 7
+    assert np.all(Y == 7)
+
+
+def test_kernels_are_read_where_they_are(rng: np.random.Generator) -> None:
+    """Every kernel is a window of its own, whichever of its axes are apart in memory."""
+    W = rng.normal(size=(3, 21, 4, 3, 3))
+    for kernels in (
+        W[:, :, 2],
+        W[..., 0, :, :],
+        W[:, ::2, 1],
+        np.moveaxis(W[:, :, 0], 1, 3).copy().swapaxes(1, 3),
+    ):
+        image = kernels[None].transpose(0, 1, 3, 2, 4)
+        places, transform = windows.Windows(3, (0, 0), 1, image.shape[3]), winograd._DENSE.back_kernel
+        expected = windows.from_windows(np, image, places, transform)
+        found = NumpyEngine().from_windows(image, places, transform)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("jit", ["1", "0"])
+@pytest.mark.parametrize(
+    ("X", "kernel", "strides", "pads", "dilations"),
+    [((2, 3, 11, 38), (3, 2), (1, 2), (1, 0), (2, 1)), ((1, 2, 4, 5), (4, 1), (3, 2), (6, 3), (1, 1)),
+     ((3, 2, 3, 4, 21), (2, 1, 3), (1, 2, 1), (1, 0, 2), (1, 1, 1))],
+)  # fmt: skip
+def test_patches_and_their_sums(
+    X: tuple, kernel: tuple, strides: tuple, pads: tuple, dilations: tuple, jit: str,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each band of outputs; a sum of patches begins with the bias, or goes on."""
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    engine, attributes = NumpyEngine(), {"strides": strides, "pads": pads, "dilations": dilations}
+    g = conv_geometry("conv", X, (1, X[1], *kernel), group=1, auto_pad="NOTSET", **attributes)
+    images, before, B = rng.normal(size=X), rng.normal(size=X), rng.normal(size=X[1])
+    width, rows = np.prod(g.output_size[1:], dtype=int), g.output_size[0]
+    for columns in (slice(0, rows * width), slice(width, rows * width)):
+        places = patches._places(g, columns)
+        P = engine.patches(images, places, 1)
+        np.testing.assert_array_equal(P, shifts.patches(np, images, places, 1))
+        sums = shifts.images_of_patches(np, P, places, X)
+        assert np.vdot(sums, before) == pytest.approx(np.vdot(P, engine.patches(before, places, 1)))
+        each = B.reshape(-1, *[1] * g.rank)
+        np.testing.assert_allclose(engine.add_patches(None, P, places, X, B), sums + each, atol=1e-12)
+        np.testing.assert_allclose(engine.add_patches(None, P, places, X), sums, atol=1e-12)
+        found = engine.add_patches(before.copy(), P, places, X)
+        np.testing.assert_allclose(found, before + sums, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["window", "back_window"])
+def test_windows_of_volumes_and_phases(name: str, rng: np.random.Generator) -> None:
+    """Slice by slice, of several volumes; each phase behind the other."""
+    transform, side = getattr(winograd._STRIDED, name), {"window": 8, "back_window": 4}[name]
+    X = rng.normal(size=(3, 2, 5, 9, 21))
+    places = windows.Windows(side, (1, 1), -(-9 // side), -(-21 // side), slices=5)
+    expected = windows.from_windows(np, X, places, transform)
+    M = np.full((*expected.shape[:2], expected.shape[2] + 3), 7.0)
+    compiled_windows.from_windows(X, places, transform, M[..., :-3])
+    np.testing.assert_allclose(M[..., :-3], expected, atol=1e-12)
+    assert np.all(M[..., -3:] == 7)
+
+
+@pytest.mark.parametrize("name", ["tile", "back_tile"])
+def test_volumes_of_windows(name: str, rng: np.random.Generator) -> None:
+    """Nothing beside the results is written."""
+    transform, shape = getattr(winograd._STRIDED, name), (3, 2, 5, 9, 21)
+    places = windows.Windows(0, (0, 0), -(-9 // transform.made), -(-21 // transform.made), slices=5)
+    M, B = rng.normal(size=transform.shape(2, 15 * places.rows * places.columns)), rng.normal(size=2)
+    Y = np.full((3, 3, 5, 10, 23), 7.0)
+    part = Y[:, :2, :, :9, :21]
+    compiled_windows.to_windows(M, places, transform, B, part)
+    np.testing.assert_allclose(part, windows.to_windows(np, M, places, transform, B, shape), atol=1e-11)
     part[...] = 7
     assert np.all(Y == 7)

@@ -78,7 +78,18 @@ _METHODS: dict[str, dict[str, Any]] = {
     "taps": {"size": (4, 3), "kernel": (3, 2), "channels": 3, "outputs": 3, "group": 3, "pads": 1},
     "winograd": {"size": (6, 5), "kernel": (3, 3), "pads": 1},
 }
-_CONV_OPTIONS |= {f"method {name}": {**_METHODS[name], "method": name} for name in METHODS}
+_METHOD_OPTIONS = {
+    **{f"method {name}": {**_METHODS[name], "method": name} for name in METHODS},
+    "method winograd, strides": {
+        "size": (6, 8),
+        "kernel": (4, 4),
+        "strides": 2,
+        "pads": 1,
+        "method": "winograd",
+    },
+    "method winograd, volume": {"size": (3, 4, 5), "kernel": (2, 3, 3), "pads": 1, "method": "winograd"},
+}
+_CONV_OPTIONS |= _METHOD_OPTIONS
 _TRANSPOSED_OPTIONS = {
     **_OPTIONS,
     "SAME_UPPER": {**_SAME, "auto_pad": "SAME_UPPER", "equals": (0, 0, 1, 1)},
@@ -92,7 +103,7 @@ _TRANSPOSED_OPTIONS = {
         "equals": (1, 1, 0, 1),
     },
 }
-_TRANSPOSED_OPTIONS |= {f"method {name}": {**_METHODS[name], "method": name} for name in METHODS}
+_TRANSPOSED_OPTIONS |= _METHOD_OPTIONS
 
 
 def _pair_of_ends(pads: int | Sequence[int], n: int) -> tuple[Sequence[int], Sequence[int]]:

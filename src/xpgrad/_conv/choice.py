@@ -2,14 +2,15 @@
 
 For each of the three sums of a call, the rule takes the first of these. C and O are counted within a group.
 
-1. ``pointwise``: a kernel of one element, stride 1 and no padding, if loops are not compiled;
-2. ``fft``, if it is possible and its operations cost less than the direct sum;
-3. ``taps``, for few channels: C * O of at most 64 if loops are compiled, of at most 4 otherwise;
-4. ``winograd``, if it is possible and costs less than the direct sum;
-5. if loops are compiled: ``taps``, or ``patches`` if it costs less: for few, small images with many channels,
-   where ``taps`` spends its time packing weights;
-6. ``shifted``, from 8 input channels on: enough for a product at each tap;
-7. ``patches``.
+1. a kernel of one element, at stride 1 and without padding, where loops are not compiled: ``pointwise``;
+2. ``fft``, where it is possible and its operations cost less than the direct sum;
+3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
+4. ``winograd``, where it is possible and costs less than the direct sum;
+5. where loops are compiled: ``taps``, or ``patches`` or ``pointwise`` if that costs less. That is where
+   channels are many: ``taps`` wastes parts of tiles, where rows are short, and packs weights slowly, but
+   copies no patches; ``pointwise`` copies nothing, but wastes the rest of a vector behind each image;
+6. at least 8 input channels, enough for a product at each tap: ``shifted``;
+7. else ``patches``.
 
 Costs are counted in multiplications of the products of ``shifted``, with measured weights.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
@@ -29,7 +30,7 @@ from xpgrad._conv.patches import Patches
 from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
-from xpgrad._conv.winograd import POINTS, Winograd, points_of_windows
+from xpgrad._conv.winograd import Winograd, elements_of_windows, points_of_kernels, points_of_products
 from xpgrad._operators.arguments import check_choice
 from xpgrad.engine.protocol import Engine
 
@@ -46,12 +47,11 @@ class _FourierCosts(NamedTuple):
 
 
 class _PatchCosts(NamedTuple):
-    """Costs of patches: of a multiplication, a weight, an element of the patches, and all passes."""
+    """Of patches: a multiplication, a weight, an element of the patches."""
 
     product: float
     weight: float
     element: float
-    passes: float
 
 
 class _WinogradCosts(NamedTuple):
@@ -63,16 +63,19 @@ class _WinogradCosts(NamedTuple):
     passes: float
 
 
-# Fitted to the methods' times on 102 geometries, one thread of an AMD EPYC (Zen 4).
-# Compiled, the other methods are faster relative to Fourier's.
+# Fitted to the methods' times, one thread of an AMD EPYC (Zen 4): where loops are compiled on 100 geometries,
+# elsewhere on 102.
+# Where loops are compiled the methods beside Fourier's are faster.
 _COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
-_COMPILED_WINOGRAD = _WinogradCosts(0.6, 24.0, 27.0, 7e6)
+_COMPILED_WINOGRAD = _WinogradCosts(0.49, 16.0, 12.0, 2e5)
 _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
 # The cost of a multiplication in a sum over taps: with few channels, and compiled with more.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
-# The cost of packing a weight for tiles, and of its place in a sum of gradients.
-_WEIGHT_IN_TILES = 50.0
-_COMPILED_PATCHES = _PatchCosts(0.52, 15.0, 12.0, 5e6)
+# That of packing a weight for tiles, and of its place in a sum of gradients; and of all passes.
+_WEIGHT_IN_TILES, _PASSES_OF_TILES = 28.0, 1e6
+_COMPILED_PATCHES = _PatchCosts(0.46, 5.0, 7.5)
+# Of a multiplication of a product for each image, whose last vector has that many elements or fewer.
+_POINTWISE, _VECTOR = 0.43, 16
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
@@ -123,19 +126,23 @@ def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
     """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     costs, elements = _COMPILED_PATCHES, g.multiplications // (g.outputs // g.group)
-    passes = costs.weight * weights + costs.element * elements + costs.passes
-    return {
-        "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights,
-        "patches": costs.product * g.multiplications + passes,
+    found = {
+        "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights + _PASSES_OF_TILES,
+        "patches": costs.product * g.multiplications + costs.weight * weights + costs.element * elements,
     }
+    if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
+        positions = prod(g.size)
+        filled = -(-positions // _VECTOR) * _VECTOR / positions
+        found["pointwise"] = _POINTWISE * filled * g.multiplications + costs.weight * weights
+    return found
 
 
 def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
     """The cost of the transforms of windows and kernels, and of the products at each of their elements."""
     costs = _COMPILED_WINOGRAD if compiled else _WINOGRAD
-    elements, kernels = g.batch * points_of_windows(g), g.channels * g.outputs
-    each = costs.product * kernels + costs.window * (g.channels + g.outputs)
-    return elements * each + costs.kernel * POINTS * kernels + costs.passes
+    kernels = g.channels * g.outputs
+    each = costs.product * points_of_products(g) * kernels + costs.window * elements_of_windows(g)
+    return g.batch * each + costs.kernel * points_of_kernels(g) * kernels + costs.passes
 
 
 def _fourier_cost(g: ConvGeometry, compiled: bool) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad.engine.protocol import Engine
 
+_COLUMNS = 512
+
 
 class Method(ABC):
     """A way to compute a convolution; all methods give the same numbers except for rounding.
@@ -48,6 +50,12 @@ def with_bias(engine: Engine, Y: Any, B: Any, target: Any = None) -> Any:
 def image_size(geometry: ConvGeometry) -> int:
     """The elements of one input image and one output image, for an engine's choice of blocks."""
     return prod(geometry.input_shape[1:]) + prod(geometry.output_shape[1:])
+
+
+def few_images(engine: Engine, geometry: ConvGeometry) -> list[slice]:
+    """Blocks of as few images as make products of many columns, for which it is worth reading all weights."""
+    most = -(-_COLUMNS // prod(geometry.output_size))
+    return engine.blocks(geometry.batch, image_size(geometry), most=most)
 
 
 def columns_of_images(xp: Any, array: Any) -> Any:

@@ -1,24 +1,23 @@
 """Patches: the input elements of many outputs side by side as one matrix, band by band (im2col, col2im).
 
 The matrix has a row for every channel and tap and a column for every output. So a band of outputs is one
-product with the inner size C/G times the number of taps, which is fast even with few channels. A row is a
-shifted flat view of a phase (see `shifted`), so it is a plain copy of memory. A band is so short that the
-matrix stays in the cache. Several small images share a matrix, because every product reads all weights.
+product with the inner size C/G times the number of taps, which is fast even with few channels, and no column
+is wasted. A band is short enough that the matrix stays in the cache. Small images stand side by side in one
+matrix, because every product reads all weights.
 """
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
-from array_api_compat import device
-
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
-from xpgrad._conv.shifted import Grid, grid_of
+from xpgrad._conv.method import Method, columns_of_images, few_images, with_bias
+from xpgrad.engine.images.shifts import Embedding
 from xpgrad.engine.protocol import Engine
 
-_COLUMNS = 512  # columns of a product that is worth reading all weights
+_SMALLER = 4  # than what a band usually has: each element is copied before it is packed
 
 
 class Patches(Method):
@@ -28,64 +27,57 @@ class Patches(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, grid_of(geometry)
+        xp, g = engine.xp, geometry
         weights = _matrices(engine, g, W)
 
         def block(images: slice, target: Any) -> Any:
-            phases = grid.split(engine, X[images, ...])
-            n, length = phases[0].shape[0], grid.output_length
+            part = X[images, ...]
+            n = part.shape[0]
 
             def band(columns: slice, target: Any) -> Any:
-                return engine.product(weights, _patches(engine, g, grid, phases, columns), target)
+                return engine.product(weights, engine.patches(part, _places(g, columns), g.group), target)
 
-            bands = _bands(engine, g, n, length)
+            bands = _bands(engine, g, n)
             if len(bands) == 1:
                 Y = band(bands[0], None)
             else:  # of one image
-                place = engine.room((g.group, g.outputs // g.group, length), X)
+                place = engine.room((g.group, g.outputs // g.group, _positions(g)), X)
                 Y = engine.assemble(band, bands, axis=2, target=place)
-            return with_bias(engine, grid.gather(xp, _by_image(xp, Y, n)), B, target)
+            Y = xp.reshape(Y, (g.outputs, n, *g.output_size))
+            return with_bias(engine, xp.permute_dims(Y, (1, 0, *range(2, Y.ndim))), B, target)
 
-        return engine.assemble(block, _blocks(engine, g, grid), shape=g.output_shape, like=X)
+        return engine.assemble(block, few_images(engine, g), shape=g.output_shape, like=X)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, grid_of(geometry)
+        xp, g = engine.xp, geometry
         weights = xp.matrix_transpose(_matrices(engine, g, W))
 
         def block(images: slice, target: Any) -> Any:
-            cotangents = grid.spread_rows(engine, dY[images, ...])
-            n = cotangents.shape[0]
-            totals = [
-                xp.zeros((n, g.group, g.channels // g.group, grid.room), dtype=dY.dtype, device=device(dY))
-                for _ in grid.phases
-            ]
-            for columns in _bands(engine, g, n, grid.output_length):
-                parts = engine.product(weights, columns_of_images(xp, cotangents[..., columns]))
-                shape = (g.group, g.channels // g.group, len(g.taps), n, columns.stop - columns.start)
-                parts = xp.permute_dims(xp.reshape(parts, shape), (2, 3, 0, 1, 4))
-                for tap, (phase, shift) in enumerate(grid.taps):
-                    totals[phase] = engine.add_shifted(totals[phase], parts[tap, ...], shift + columns.start)
-            phases = [total[..., : grid.length] for total in totals]
-            return with_bias(engine, grid.join(engine, phases, target), B, target)
+            cotangents = _cotangents(engine, g, dY[images, ...])
+            n, total = cotangents.shape[0], None
+            for columns in _bands(engine, g, n):
+                P = engine.product(weights, columns_of_images(xp, cotangents[..., columns]))
+                shape = (n, *g.input_shape[1:])
+                total = engine.add_patches(total, P, _places(g, columns), shape, B, target)
+            return total
 
-        return engine.assemble(block, _blocks(engine, g, grid), shape=g.input_shape, like=dY)
+        return engine.assemble(block, few_images(engine, g), shape=g.input_shape, like=dY)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, grid_of(geometry)
+        xp, g = engine.xp, geometry
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            phases = grid.split(engine, X[images, ...])
-            cotangents = grid.spread_rows(engine, dY[images, ...])
-            for columns in _bands(engine, g, phases[0].shape[0], grid.output_length):
-                patches = _patches(engine, g, grid, phases, columns)
+            part, cotangents = X[images, ...], _cotangents(engine, g, dY[images, ...])
+            for columns in _bands(engine, g, part.shape[0]):
+                patches = engine.patches(part, _places(g, columns), g.group)
                 rows = columns_of_images(xp, cotangents[..., columns])
                 (total,) = totals or (None,)
                 totals = [engine.add_product(total, rows, xp.matrix_transpose(patches))]
             return totals or []
 
-        (dW,) = engine.accumulate(block, _blocks(engine, g, grid))
+        (dW,) = engine.accumulate(block, few_images(engine, g))
         return xp.reshape(dW, g.weight_shape)
 
 
@@ -94,28 +86,44 @@ def _matrices(engine: Engine, g: ConvGeometry, W: Any) -> Any:
     return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group * len(g.taps)))
 
 
-def _patches(engine: Engine, g: ConvGeometry, grid: Grid, phases: list[Any], columns: slice) -> Any:
-    """The patches of a band of columns, (group, C / group * taps, n * columns)."""
-    xp = engine.xp
-    views = [phases[phase][..., shift + columns.start : shift + columns.stop] for phase, shift in grid.taps]
-    stacked = xp.stack([xp.permute_dims(view, (1, 2, 0, 3)) for view in views], axis=2)
-    n, width = stacked.shape[3:]
-    return xp.reshape(stacked, (g.group, g.channels // g.group * len(g.taps), n * width))
+def _cotangents(engine: Engine, g: ConvGeometry, dY: Any) -> Any:
+    """Output cotangents (n, O, *output_size) as (n, group, O / group, positions)."""
+    return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, _positions(g)))
 
 
-def _by_image(xp: Any, Y: Any, n: int) -> Any:
-    """The inverse of `columns_of_images`."""
-    group, rows, columns = Y.shape
-    return xp.permute_dims(xp.reshape(Y, (group, rows, n, columns // n)), (2, 0, 1, 3))
+def _positions(g: ConvGeometry) -> int:
+    return prod(g.output_size)
 
 
-def _blocks(engine: Engine, g: ConvGeometry, grid: Grid) -> list[slice]:
-    """The fewest images whose products have many columns."""
-    return engine.blocks(g.batch, image_size(g), most=-(-_COLUMNS // grid.output_length))
+def _places(g: ConvGeometry, columns: slice) -> tuple[Embedding, ...]:
+    """For each tap the input's elements that a band of outputs reads: whole rows of the first dimension."""
+    width = prod(g.output_size[1:])
+    rows = columns.start // width, columns.stop // width
+    return _kept_places(g, *rows) if g.static else _places_of_rows(g, *rows)
 
 
-def _bands(engine: Engine, g: ConvGeometry, images: int, length: int) -> list[slice]:
-    """Bands of columns that fit a cache; several images are small, and have one band."""
+@functools.lru_cache(maxsize=256)
+def _kept_places(g: ConvGeometry, start: int, stop: int) -> tuple[Embedding, ...]:
+    return _places_of_rows(g, start, stop)
+
+
+def _places_of_rows(g: ConvGeometry, start: int, stop: int) -> tuple[Embedding, ...]:
+    begins, grid, places = (start, *[0] * (g.rank - 1)), (stop - start, *g.output_size[1:]), []
+    for tap in g.taps:
+        # where the first output of the band reads, and how many outputs read padding before the image
+        each = zip(begins, g.strides, tap, g.dilations, g.begin, strict=True)
+        at = [o * s + k * d - b for o, s, k, d, b in each]
+        before = [max(0, -(a // s)) for a, s in zip(at, g.strides, strict=True)]
+        first = [a + b * s for a, b, s in zip(at, before, g.strides, strict=True)]
+        for axis, (b, large) in enumerate(zip(before, grid, strict=True)):
+            if b >= large or first[axis] >= g.size[axis]:  # nothing is read
+                before[axis], first[axis] = 0, g.size[axis]
+        places.append(Embedding(grid, tuple(before), 0, tuple(first), g.strides))
+    return tuple(places)
+
+
+def _bands(engine: Engine, g: ConvGeometry, images: int) -> list[slice]:
+    """Bands of columns that fit a cache, of a single image: several are small."""
     if images > 1:
-        return [slice(0, length)]
-    return engine.bands(length, g.channels * prod(g.kernel))
+        return [slice(0, _positions(g))]
+    return engine.bands(_positions(g), _SMALLER * g.channels * prod(g.kernel), prod(g.output_size[1:]))

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
+from xpgrad._conv.method import Method, columns_of_images, few_images, image_size, with_bias
 from xpgrad.engine.protocol import Engine
 
 
@@ -43,7 +43,7 @@ class Pointwise(Method):
             (total,) = totals or (None,)
             return [engine.add_product(total, rows, xp.matrix_transpose(others))]
 
-        (dW,) = engine.accumulate(block, engine.blocks(g.batch, image_size(g)))
+        (dW,) = engine.accumulate(block, few_images(engine, g))
         return xp.reshape(dW, g.weight_shape)
 
 

@@ -211,10 +211,26 @@ A panel has the weights of some of a group's sums; a group's panels have `panel_
 `compiled_shifts`.
 """
 
-WindowImages = namedtuple("WindowImages", "address count channels height width by_image by_channel by_row")
-"""Images whose rows' elements follow one another: their address, sizes, and distances in elements."""
+PatchRows = namedtuple(
+    "PatchRows", "parts images count channels size rows taps positions columns patches bias begins"
+)
+"""Rows of images that are rows of patches; each part has some channels of some images.
 
-WindowPoints = namedtuple("WindowPoints", "address by_point by_line rows columns")
+`rows` is a table as in `native_shifts`. A channel has as many rows of patches as there are `taps`, each with
+`columns` elements, `positions` for each of `count` images. `begins` says whether memory is set first: patches
+to zeros, images to the bias.
+"""
+holds(PatchRows, images=Batch, rows=Table)
+
+WindowImages = namedtuple(
+    "WindowImages", "address count slices channels height width by_image by_slice by_channel by_row"
+)
+"""Images whose rows' elements follow one another: their address, sizes, and distances in elements.
+
+A volume has as many images as slices; otherwise `slices` is 1.
+"""
+
+WindowPoints = namedtuple("WindowPoints", "address by_point by_line by_phase rows columns")
 """Transformed windows, contiguous along the last axis: address, distances, rows and columns of them."""
 
 FromWindows = namedtuple("FromWindows", "parts images top left points")

@@ -16,13 +16,19 @@ from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import compiled_function, integers
 
+# Windows of their own are read where they are up to so many times their elements apart: as the kernels of
+# each tap along a first axis of three. Each distance has code of its own.
+_APART = 6
+
 # A function's address, and what it reads.
 _Work = tuple[int, FromWindows | ToWindows]
 
 
 def from_windows(X: np.ndarray, windows: Windows, transform: Transform, M: np.ndarray) -> None:
-    """The transformed windows of X (n, C, height, width) into M (m * m, C, n * rows * columns)."""
-    X = forwards(X) if X.strides[3] == X.itemsize else np.ascontiguousarray(X)
+    """The transformed windows of X, as in `windows.from_windows`, into M."""
+    X = forwards(X)
+    if not can_be_read(X.shape, distances(X), windows):
+        X = np.ascontiguousarray(X)
     x, m = Layout(address_of(X), X.shape, distances(X)), Layout(address_of(M), M.shape, distances(M))
     _run(work_from_windows(x, windows, transform, m, X.dtype))
 
@@ -30,10 +36,18 @@ def from_windows(X: np.ndarray, windows: Windows, transform: Transform, M: np.nd
 def to_windows(
     M: np.ndarray, windows: Windows, transform: Transform, B: np.ndarray | None, Y: np.ndarray
 ) -> None:
-    """The results of windows M (m * m, O, n * rows * columns), plus B, into Y (n, O, height, width)."""
+    """The results of windows M, as in `windows.to_windows`, plus B, into Y."""
     B = np.zeros(Y.shape[1], dtype=Y.dtype) if B is None else np.ascontiguousarray(B)
     m, y = Layout(address_of(M), M.shape, distances(M)), Layout(address_of(Y), Y.shape, distances(Y))
     _run(work_to_windows(m, windows, transform, address_of(B), y, M.dtype))
+
+
+def can_be_written(shape: Sequence[int], strides: Sequence[int], windows: Windows) -> bool:
+    """Whether `to_windows` writes there: rows of images, or one row of kernels that follow one another."""
+    if len(shape) == 4 or windows.slices:
+        return strides[-1] == 1
+    side = shape[4]
+    return shape[0] == 1 and shape[2] == side and (*strides[2:],) == (side, side * side, 1)
 
 
 def _run(work: _Work) -> None:
@@ -41,6 +55,16 @@ def _run(work: _Work) -> None:
     function, record = work
     data = integers(flat(record))
     compiled_function(function)(ctypes.addressof(data), 0)
+
+
+def can_be_read(shape: Sequence[int], strides: Sequence[int], windows: Windows) -> bool:
+    """Whether `from_windows` reads images where they are: by rows, and windows apart as in kernels."""
+    if strides[-1] != 1 or min(strides) < 0:
+        return False
+    if len(shape) == 4 or windows.slices:
+        return True
+    side = shape[-1]
+    return strides[3] == side or strides[3] in range(0, _APART * side * side, side * side)
 
 
 class Layout(NamedTuple):
@@ -54,37 +78,52 @@ class Layout(NamedTuple):
 def work_from_windows(
     X: Layout, windows: Windows, transform: Transform, M: Layout, dtype: np.dtype, parts: int = 1
 ) -> _Work:
-    """The compiled ``(data, part)`` for `from_windows`, and what it reads; rows of X are contiguous."""
+    """The compiled ``(data, part)`` for `from_windows`, and what it reads, where it can be read."""
     step, (top, left), *_ = windows
-    images, points = _images(X), _points(M, windows)
-    return _loop("from_windows", transform, step, dtype), FromWindows(parts, images, top, left, points)
+    apart = step if len(X.shape) == 4 or windows.slices else X.strides[3]
+    images, points = _images(X, windows), _points(M, windows, transform)
+    loop = _loop("from_windows", transform, (step, apart), dtype)
+    return loop, FromWindows(parts, images, top, left, points)
 
 
 def work_to_windows(
     M: Layout, windows: Windows, transform: Transform, bias: Any, Y: Layout, dtype: np.dtype, parts: int = 1
 ) -> _Work:
     """The same for `to_windows`."""
-    function = _loop("to_windows", transform, transform.made, dtype)
-    return function, ToWindows(parts, _points(M, windows), bias, _images(Y))
+    kind = "to_windows" if len(Y.shape) == 4 or windows.slices else "to_kernels"
+    function = _loop(kind, transform, (transform.made,), dtype)
+    return function, ToWindows(parts, _points(M, windows, transform), bias, _images(Y, windows))
 
 
-def _images(x: Layout) -> WindowImages:
-    return WindowImages(x.address, *x.shape, *x.strides[:3])
+def _images(x: Layout, windows: Windows) -> WindowImages:
+    (count, channels, *size), (by_image, by_channel, *by) = x.shape, x.strides
+    slices, by_slice = 1, 0
+    if windows.slices:
+        slices, by_slice = size.pop(0), by.pop(0)
+    height, *row = size
+    width = row[0] if len(row) == 1 else (row[0] - 1) * by[1] + row[1]  # of windows on their own
+    return WindowImages(
+        x.address, count, slices, channels, height, width, by_image, by_slice, by_channel, by[0]
+    )
 
 
-def _points(m: Layout, windows: Windows) -> WindowPoints:
-    by_point, by_line, _ = m.strides
-    return WindowPoints(m.address, by_point, by_line, windows.rows, windows.columns)
+def _points(m: Layout, windows: Windows, transform: Transform) -> WindowPoints:
+    (by_point, by_line, _), count = m.strides, transform.phases**2
+    by_phase = m.strides[transform.axis] * (m.shape[transform.axis] // count)
+    if transform.axis == 0:
+        by_point, by_phase = by_point * count, by_point
+    return WindowPoints(m.address, by_point, by_line, by_phase, windows.rows, windows.columns)
 
 
-def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> int:
-    formula, taken, made = transform
+def _loop(kind: str, transform: Transform, steps: tuple[int, ...], dtype: np.dtype) -> int:
+    formula, taken, made, phases, _ = transform
+    sizes = ", ".join(map(str, (taken, made, phases, *steps)))
     return c_function(
         f"{kind}_{formula.function.__name__.strip('_')}_{dtype.name}",
         "images.native_windows",
         "int64 data, int64 part",
         "made(fields(data), part)",
-        f"{kind}(formulas[0], {taken}, {made}, {step}, {dtype.name!r}, {tiles().lanes(dtype)})",
+        f"{kind}(formulas[0], {sizes}, {dtype.name!r}, {tiles().lanes(dtype)})",
         (ScalarFormula.of(formula),),
         dtype.name,
     )

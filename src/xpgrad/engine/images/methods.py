@@ -12,7 +12,14 @@ from math import prod
 from typing import Any, Protocol
 
 from xpgrad.engine.images.padding import interleaved, padded
-from xpgrad.engine.images.shifts import Embedding, Shifts, products_of_shifts, sum_of_shifts
+from xpgrad.engine.images.shifts import (
+    Embedding,
+    Shifts,
+    images_of_patches,
+    patches,
+    products_of_shifts,
+    sum_of_shifts,
+)
 from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
 
 
@@ -98,7 +105,7 @@ class Images(Protocol):
 
     @contextlib.contextmanager
     def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Any]:
-        """Memory for what no one uses behind the context, or None."""
+        """Memory for matrices that no one uses behind the context, or None."""
         yield None
 
     # --- sums and products
@@ -134,11 +141,6 @@ class Images(Protocol):
     def add(self, a: Any, b: Any, target: Any = None) -> Any:
         """The sum."""
         return a + b
-
-    def add_shifted(self, total: Any, part: Any, shift: int) -> Any:
-        """The total plus a part whose last axis begins at `shift`, perhaps in the total's memory."""
-        behind = total.shape[-1] - shift - part.shape[-1]
-        return total + padded(self.xp, part, (shift,), (behind,))
 
     def last_axis_sums(self, array: Any) -> Any:
         """The sums over the last axis."""
@@ -207,6 +209,45 @@ class Images(Protocol):
             In the flat grid ``sum over n of a[n, g, i] @ grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
         return products_of_shifts(self.xp, a, images, places, taps, group)
+
+    # --- patches: the elements of shifted images as a matrix
+
+    def patches(self, images: Any, places: Sequence[Embedding], group: int) -> Any:
+        """The elements of images that are in a small grid, once for each place.
+
+        Parameters
+        ----------
+        images : array, shape (n, C, *size)
+            The images.
+        places : sequence of Embedding
+            Which elements, and where in the grid; no place leaves out elements at the beginning.
+        group : int
+            The number of groups of channels.
+
+        Returns
+        -------
+        array, shape (group, C / group * places, n * positions)
+            The grid's positions are flat.
+        """
+        return patches(self.xp, images, places, group)
+
+    def add_patches(
+        self,
+        total: Any,
+        P: Any,
+        places: Sequence[Embedding],
+        shape: Sequence[int],
+        B: Any = None,
+        target: Any = None,
+    ) -> Any:
+        """The adjoint of `patches`: images of that shape, to whose elements those of P are added.
+
+        They are the `total`, perhaps in its memory, or without one begin with B (C,), or with zeros.
+        """
+        made = images_of_patches(self.xp, P, places, shape)
+        if total is not None:
+            return total + made
+        return made if B is None else made + self.xp.reshape(B, (-1, *[1] * (len(shape) - 2)))
 
     # --- square windows of images, transformed along both axes
 

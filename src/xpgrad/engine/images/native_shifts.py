@@ -22,13 +22,20 @@ from xpgrad.engine.compiled.native import (
     words,
 )
 from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
-from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
+from xpgrad.engine.compiled.records import (
+    PatchRows,
+    RowSums,
+    ShiftedProducts,
+    ShiftedSums,
+    TapPacking,
+    positions,
+)
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.images.row_tiles import row_tile
 
 _SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
-_PACKING, _ROWS = positions(TapPacking), positions(RowSums)
+_PACKING, _ROWS, _PATCHES = positions(TapPacking), positions(RowSums), positions(PatchRows)
 _FAR = 1 << 60
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
 
@@ -93,15 +100,31 @@ class _Moves(NamedTuple):
 
     vector: object
     stretch_of: object
+    place_row: object
     place_group: object
     crop: object
+
+
+def _row_tile(dtype, lanes, from_step, to_step, adds=False):
+    """A `row_tile` that takes short rows in short vectors, which are faster."""
+    half = max(lanes // 2, min(lanes, 4))
+    long, short = (row_tile(dtype, own, from_step, to_step, adds) for own in (lanes, half))
+
+    @inside()
+    def tile(source, target, count, more):
+        if count <= half:
+            short(source, target, count, more)
+        else:
+            long(source, target, count, more)
+
+    return tile
 
 
 def _moves(dtype, lanes):
     """The functions that move rows of images into the grid, and rows of sums out of it; all by addresses."""
     real = np.dtype(dtype).type
     size, nothing = np.dtype(dtype).itemsize, real(-0.0)  # which changes no number that it is added to
-    move_row, gather_row, spread_row = (row_tile(dtype, lanes, *steps) for steps in ((1, 1), (2, 1), (1, 2)))
+    move_row, gather_row, spread_row = (_row_tile(dtype, lanes, *steps) for steps in ((1, 1), (2, 1), (1, 2)))
 
     @inside()
     def vector(address, count):
@@ -125,21 +148,25 @@ def _moves(dtype, lanes):
         return found
 
     @inside("contract")
+    def place_row(source, to, count, step):
+        """A row with this stride in the image to its place in the grid."""
+        if step == 1:
+            move_row(source, to, count, nothing)
+        elif step == 2:
+            gather_row(source, to, count, nothing)
+        else:
+            x, cells = vector(source, _FAR), vector(to, _FAR)
+            for t in range(count):
+                cells[t] = x[step * t]
+
+    @inside("contract")
     def place_group(image, by_channel, rows, count, grid, room, channels):
         """The images of a group's channels into their parts of the grid."""
-        x, cells = vector(image, _FAR), vector(grid, _FAR)
         for c in range(channels):
             start, base = c * by_channel, c * room
             for r in range(count):
                 source, to = start + rows[r, 0], base + rows[r, 1] + rows[r, 4] * channels * room
-                step = rows[r, 3]
-                if step == 1:
-                    move_row(image + size * source, grid + size * to, rows[r, 2], nothing)
-                elif step == 2:
-                    gather_row(image + size * source, grid + size * to, rows[r, 2], nothing)
-                else:
-                    for t in range(rows[r, 2]):
-                        cells[to + t] = x[source + step * t]
+                place_row(image + size * source, grid + size * to, rows[r, 2], rows[r, 3])
 
     @inside("contract")
     def crop(total, rows, count, b, image):
@@ -155,7 +182,7 @@ def _moves(dtype, lanes):
                 for t in range(rows[r, 2]):
                     y[to + step * t] = sums[source + t] + b
 
-    return _Moves(vector, stretch_of, place_group, crop)
+    return _Moves(vector, stretch_of, place_row, place_group, crop)
 
 
 # --- few channels: a stretch of a sum stays in the cache while terms are added to it
@@ -231,7 +258,7 @@ def sums_by_positions(dtype, lanes):
     Up to nine terms are added at a time, so a sum is read and written once per nine multiplications.
     """
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    vector, _, place_group, crop = _moves(dtype, lanes)
+    vector, _, _, place_group, crop = _moves(dtype, lanes)
     first, nine, three, one = (_terms(real, *how) for how in ((9, False), (9, True), (3, True), (1, True)))
 
     @inside("contract")
@@ -288,7 +315,7 @@ def sums_by_positions(dtype, lanes):
 def products_by_positions(dtype, lanes):
     """The function ``(data, part)`` of a ShiftedProducts, for groups of few channels."""
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    vector, _, place_group, _ = _moves(dtype, lanes)
+    vector, _, _, place_group, _ = _moves(dtype, lanes)
     nine, three, one = (_inner_products(real, count) for count in (9, 3, 1))
 
     @inside("contract")
@@ -365,7 +392,7 @@ def sums_by_tiles(dtype, tiles):
     lanes = tiles.bytes // size
     tall_rows, flat_rows = tiles.tall[0], tiles.flat[0]
     tall, flat = (_row_of_tiles(dtype, lanes, shape) for shape in (tiles.tall, tiles.flat))
-    vector, stretch_of, place_group, crop = _moves(dtype, lanes)
+    vector, stretch_of, _, place_group, crop = _moves(dtype, lanes)
 
     @inside("contract")
     def sum_of_shifts(data, part):
@@ -448,7 +475,7 @@ def products_by_tiles(dtype, tiles, vectors, several):
     size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
     lanes, tile_rows = tiles.bytes // size, tiles.products[vectors - 1]
     tile, turn_rows = product_tile(dtype, lanes, tile_rows, vectors), _turning(dtype, lanes)
-    vector, stretch_of, place_group, _ = _moves(dtype, lanes)
+    vector, stretch_of, _, place_group, _ = _moves(dtype, lanes)
 
     @inside("contract")
     def products_of_shifts(data, part):
@@ -529,3 +556,67 @@ def tap_packing(dtype, kinds):
                     to += rows
 
     return pack
+
+
+# --- patches
+
+
+def patches(dtype, lanes):
+    """The function ``(data, part)`` that writes the patches of a PatchRows."""
+    size = np.dtype(dtype).itemsize
+    vector, _, place_row, _, _ = _moves(dtype, lanes)
+
+    @inside()
+    def clear(first, columns, low, high, length):
+        """The lines of some taps."""
+        for k in range(low, high):
+            vector(first + size * k * columns, length)[:] = 0
+
+    @inside()
+    def patches(data, part):
+        at, count, columns = _PATCHES, data[_PATCHES.count], data[_PATCHES.columns]
+        length = data[at.positions]
+        rows, items = numbers(data[at.rows.address], data[at.rows.rows], 5), count * data[at.channels]
+        for item in range(items * part // data[at.parts], items * (part + 1) // data[at.parts]):
+            n, c = item % count, item // count
+            first = data[at.patches] + size * (c * data[at.taps] * columns + n * length)
+            image, done = _image_of(data, at.images, n, c, size), 0 if data[at.begins] else data[at.taps]
+            for r in range(len(rows)):
+                if done <= rows[r, 4]:
+                    clear(first, columns, done, rows[r, 4] + 1, length)
+                    done = rows[r, 4] + 1
+                place_row(image + size * rows[r, 0], first + size * rows[r, 1], rows[r, 2], rows[r, 3])
+            clear(first, columns, done, data[at.taps], length)
+
+    return patches
+
+
+def add_patches(dtype, lanes):
+    """The function ``(data, part)`` that adds the patches of a PatchRows to images."""
+    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    vector, nothing = _moves(dtype, lanes).vector, real(-0.0)
+    add_row, spread_row = (_row_tile(dtype, lanes, 1, step, True) for step in (1, 2))
+
+    @inside()
+    def add_patches(data, part):
+        at, count, columns = _PATCHES, data[_PATCHES.count], data[_PATCHES.columns]
+        rows, items = numbers(data[at.rows.address], data[at.rows.rows], 5), count * data[at.channels]
+        bias = vector(data[at.bias], data[at.channels])
+        for item in range(items * part // data[at.parts], items * (part + 1) // data[at.parts]):
+            n, c = item % count, item // count
+            first = data[at.patches] + size * (c * data[at.taps] * columns + n * data[at.positions])
+            image_at = _image_of(data, at.images, n, c, size)
+            image, elements = vector(image_at, data[at.size]), vector(first, _FAR)
+            if data[at.begins]:
+                image[:] = bias[c]
+            for r in range(len(rows)):
+                source, to, step = rows[r, 1], rows[r, 0], rows[r, 3]
+                if step == 1:
+                    add_row(first + size * source, image_at + size * to, rows[r, 2], nothing)
+                elif step == 2:
+                    spread_row(first + size * source, image_at + size * to, rows[r, 2], nothing)
+                else:
+                    for t in range(rows[r, 2]):
+                        image[to + step * t] += elements[source + t]
+
+    return add_patches

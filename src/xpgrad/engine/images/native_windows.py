@@ -16,6 +16,7 @@ from xpgrad.engine.compiled.tracing import Emitter
 from xpgrad.engine.images.row_tiles import row_tile, split_tile, weave_tile
 
 _FROM, _TO = positions(FromWindows), positions(ToWindows)
+_NARROW = 4  # windows of a row up to which short vectors are faster
 _WINDOWS = 64  # of a set; two arrays of 36 such lines of float32 are 18 KB
 
 
@@ -23,15 +24,29 @@ _WINDOWS = 64  # of a set; two arrays of 36 such lines of float32 are 18 KB
 def _images(data, at):
     """The numbers of a WindowImages."""
     return (
-        data[at.address], data[at.count], data[at.channels], data[at.height], data[at.width],
-        data[at.by_image], data[at.by_channel], data[at.by_row],
+        data[at.address], data[at.count], data[at.slices], data[at.channels], data[at.height], data[at.width],
+        data[at.by_image], data[at.by_slice], data[at.by_channel], data[at.by_row],
     )  # fmt: skip
 
 
 @inside()
 def _points(data, at):
     """The numbers of a WindowPoints."""
-    return data[at.address], data[at.by_point], data[at.by_line], data[at.rows], data[at.columns]
+    return (
+        data[at.address], data[at.by_point], data[at.by_line], data[at.by_phase], data[at.rows],
+        data[at.columns],
+    )  # fmt: skip
+
+
+def _place_of_point(side, phases):
+    """The function ``(i, j, by_point, by_phase)``: where a point is that has these numbers on each side."""
+    own = side // phases
+
+    @inside()
+    def place_of_point(i, j, by_point, by_phase):
+        return (i % own * own + j % own) * by_point + (i // own * phases + j // own) * by_phase
+
+    return place_of_point
 
 
 def _transform(function, taken, made, real, lanes):
@@ -58,23 +73,64 @@ def _transform(function, taken, made, real, lanes):
     return generated(write, *["int64"] * 3)
 
 
-def from_windows(function, taken, made, step, dtype, lanes):
+def _place_windows(dtype, lanes, apart, taken):
+    """The function ``(row, begin, high, count, cells, line)``: a row's windows, from element `begin` on.
+
+    The row's elements below 0 and from number `high` on are 0. Each of a window's elements has a line.
+    """
+    size, reach = np.dtype(dtype).itemsize, -(-(apart * (lanes - 1) + taken) // lanes) * lanes
+    split_whole, split_some = (split_tile(dtype, lanes, apart, taken, whole) for whole in (True, False))
+
+    @inside()
+    def place_windows(row, begin, high, count, cells, line):
+        for t in range(0, count, lanes):
+            w = begin + apart * t
+            if w >= 0 and w + reach <= high:
+                split_whole(row + size * w, 0, 0, cells + size * t, line)
+            else:
+                split_some(row + size * w, -w, high - w, cells + size * t, line)
+
+    return place_windows
+
+
+def _weave_windows(dtype, lanes, step):
+    """The function ``(cells, line, row, count, end, more)``: lines of windows as the elements of a row."""
+    size = np.dtype(dtype).itemsize
+    weave_whole, weave_some = (weave_tile(dtype, lanes, step, whole) for whole in (True, False))
+
+    @inside()
+    def weave_windows(cells, line, row, count, end, more):
+        for t in range(0, count, lanes):
+            if end - step * t >= step * lanes:
+                weave_whole(cells + size * t, line, row + size * step * t, 0, more)
+            else:
+                weave_some(cells + size * t, line, row + size * step * t, end - step * t, more)
+
+    return weave_windows
+
+
+def from_windows(function, taken, made, phases, step, apart, dtype, lanes):
     """The function ``(data, part)`` that transforms the windows of images by a formula on traced numbers.
 
     For its integers see `records.FromWindows`. A window's side has `taken` elements before and `made` after,
-    and `step` is the distance from one window to the next. `lanes` are the elements of a vector.
+    those of so many phases. `step` is the distance from one window to the one below, and `apart` to the next
+    in memory. `lanes` are the elements of a vector.
     """
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
-    line = _WINDOWS + lanes
+    line, place_of_point = _WINDOWS + lanes, _place_of_point(made, phases)
     transform = _transform(function, taken, made, real, lanes)
-    split_whole, split_some = (split_tile(dtype, lanes, step, taken, whole) for whole in (True, False))
+    place_wide, place_narrow = (
+        _place_windows(dtype, own, apart, taken) for own in (lanes, min(lanes, _NARROW))
+    )
     move, nothing = row_tile(dtype, lanes, 1, 1), real(-0.0)  # which changes no number that it is added to
-    reach = -(-(step * (lanes - 1) + taken) // lanes) * lanes
 
     @inside("contract")
     def run(data, part):
-        x, images, channels, height, width, by_image, by_channel, by_row = _images(data, _FROM.images)
-        m, by_point, by_line, rows, columns = _points(data, _FROM.points)
+        x, count_of, slices, channels, height, width, by_image, by_slice, by_channel, by_row = _images(
+            data, _FROM.images
+        )
+        images = count_of * slices
+        m, by_point, by_line, by_phase, rows, columns = _points(data, _FROM.points)
         top, left, parts = data[_FROM.top], data[_FROM.left], data[_FROM.parts]
         cells = scratch(side * side * line, real)
         cells[:] = 0
@@ -83,21 +139,19 @@ def from_windows(function, taken, made, step, dtype, lanes):
         for c in range(channels * part // parts, channels * (part + 1) // parts):
             for first_row in range(0, images * rows, group):
                 for first in range(0, columns, _WINDOWS):
-                    across, begin, count = min(_WINDOWS, columns - first), first * step - left, 0
+                    across, begin, count = min(_WINDOWS, columns - first), first * apart - left, 0
                     for row in range(first_row, min(images * rows, first_row + group)):
                         n, r = row // rows, row % rows
                         for i in range(taken):
                             h = r * step + i - top
                             high = width if h >= 0 and h < height else 0
-                            source = n * by_image + c * by_channel + h * by_row
-                            for t in range(0, across, lanes):
-                                w = begin + step * t
-                                at = x + size * (source + w)
-                                to = cells_at + size * (i * side * line + count + t)
-                                if w >= 0 and w + reach <= high:
-                                    split_whole(at, 0, 0, to, line)
-                                else:
-                                    split_some(at, -w, high - w, to, line)
+                            own = n % count_of * by_image + n // count_of * by_slice
+                            source = x + size * (own + c * by_channel + h * by_row)
+                            to = cells_at + size * (i * side * line + count)
+                            if across <= _NARROW:
+                                place_narrow(source, begin, high, across, to, line)
+                            else:
+                                place_wide(source, begin, high, across, to, line)
                         count += across
                     vectors = (count + lanes - 1) // lanes
                     for j in range(taken):
@@ -107,25 +161,83 @@ def from_windows(function, taken, made, step, dtype, lanes):
                     to = c * by_line + first_row * columns + first
                     for i in range(made):
                         for j in range(made):
-                            place = m + size * (to + (i * made + j) * by_point)
+                            place = m + size * (to + place_of_point(i, j, by_point, by_phase))
                             move(cells_at + size * line * (i * side + j), place, count, nothing)
         release(cells)
 
     return run
 
 
-def to_windows(function, taken, made, step, dtype, lanes):
-    """The function that makes images of transformed windows, see `records.ToWindows` and `from_windows`."""
+def _read_points(dtype, lanes, taken, phases, side):
+    """The function ``(source, by_point, by_phase, cells, line, count)``: points of windows into cells."""
+    size, place_of_point = np.dtype(dtype).itemsize, _place_of_point(taken, phases)
+    move, nothing = row_tile(dtype, lanes, 1, 1), np.dtype(dtype).type(-0.0)
+
+    @inside()
+    def read_points(source, by_point, by_phase, cells, line, count):
+        for i in range(taken):
+            for j in range(taken):
+                place = source + size * place_of_point(i, j, by_point, by_phase)
+                move(place, cells + size * line * (i * side + j), count, nothing)
+
+    return read_points
+
+
+def to_kernels(function, taken, made, phases, step, dtype, lanes):
+    """The function that makes kernels of transformed ones, each with its elements behind one another.
+
+    A kernel is a window of an image that has one row of them; see `to_windows`.
+    """
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
-    line = _WINDOWS + lanes
-    transform = _transform(function, taken, made, real, lanes)
-    weave_whole, weave_some = (weave_tile(dtype, lanes, step, whole) for whole in (True, False))
-    move, nothing = row_tile(dtype, lanes, 1, 1), real(-0.0)
+    line, all_of_it = _WINDOWS + lanes, step * step
+    transform, read_points = (
+        _transform(function, taken, made, real, lanes),
+        _read_points(dtype, lanes, taken, phases, side),
+    )
+    weave, move, nothing = _weave_windows(dtype, lanes, all_of_it), row_tile(dtype, lanes, 1, 1), real(-0.0)
 
     @inside("contract")
     def run(data, part):
-        y, images, channels, height, width, by_image, by_channel, by_row = _images(data, _TO.images)
-        m, by_point, by_line, rows, columns = _points(data, _TO.points)
+        y, _, _, channels, _, _, _, _, by_channel, _ = _images(data, _TO.images)
+        m, by_point, by_line, by_phase, _, columns = _points(data, _TO.points)
+        parts, added = data[_TO.parts], elements(data[_TO.bias], 0, real)
+        cells = scratch((side * side + all_of_it) * line, real)
+        cells[:] = 0
+        cells_at = cells.ctypes.data
+        lines_at = cells_at + size * side * side * line
+        for c in range(channels * part // parts, channels * (part + 1) // parts):
+            for first in range(0, columns, _WINDOWS):
+                count = min(_WINDOWS, columns - first)
+                read_points(m + size * (c * by_line + first), by_point, by_phase, cells_at, line, count)
+                vectors = (count + lanes - 1) // lanes
+                for j in range(taken):
+                    transform(cells_at + size * line * j, side * line, vectors)
+                for i in range(made):
+                    transform(cells_at + size * line * side * i, line, vectors)
+                    for j in range(made):
+                        at, to = cells_at + size * line * (i * side + j), size * line * (i * made + j)
+                        move(at, lines_at + to, vectors * lanes, nothing)
+                row = y + size * (c * by_channel + first * all_of_it)
+                weave(lines_at, line, row, count, count * all_of_it, added[c])
+        release(cells)
+
+    return run
+
+
+def to_windows(function, taken, made, phases, step, dtype, lanes):
+    """The function that makes images of transformed windows, see `records.ToWindows` and `from_windows`."""
+    real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
+    line, read_points = _WINDOWS + lanes, _read_points(dtype, lanes, taken, phases, side)
+    transform = _transform(function, taken, made, real, lanes)
+    weave_wide, weave_narrow = (_weave_windows(dtype, own, step) for own in (lanes, min(lanes, _NARROW)))
+
+    @inside("contract")
+    def run(data, part):
+        y, count_of, slices, channels, height, width, by_image, by_slice, by_channel, by_row = _images(
+            data, _TO.images
+        )
+        images = count_of * slices
+        m, by_point, by_line, by_phase, rows, columns = _points(data, _TO.points)
         parts = data[_TO.parts]
         cells, added = scratch(side * side * line, real), elements(data[_TO.bias], 0, real)
         cells[:] = 0
@@ -137,10 +249,7 @@ def to_windows(function, taken, made, step, dtype, lanes):
                     across, last_row = min(_WINDOWS, columns - first), min(images * rows, first_row + group)
                     count = across * (last_row - first_row)
                     source = c * by_line + first_row * columns + first
-                    for i in range(taken):
-                        for j in range(taken):
-                            place = m + size * (source + (i * taken + j) * by_point)
-                            move(place, cells_at + size * line * (i * side + j), count, nothing)
+                    read_points(m + size * source, by_point, by_phase, cells_at, line, count)
                     vectors = (count + lanes - 1) // lanes
                     for j in range(taken):
                         transform(cells_at + size * line * j, side * line, vectors)
@@ -150,14 +259,13 @@ def to_windows(function, taken, made, step, dtype, lanes):
                     for row in range(first_row, last_row):
                         n, r = row // rows, row % rows
                         for i in range(min(step, height - r * step)):
-                            at = i * side * line + (row - first_row) * across
-                            to = n * by_image + c * by_channel + (r * step + i) * by_row + first * step
-                            for t in range(0, across, lanes):
-                                lines, place = cells_at + size * (at + t), y + size * (to + step * t)
-                                if end - step * t >= step * lanes:
-                                    weave_whole(lines, line, place, 0, added[c])
-                                else:
-                                    weave_some(lines, line, place, end - step * t, added[c])
+                            at = cells_at + size * (i * side * line + (row - first_row) * across)
+                            own = n % count_of * by_image + n // count_of * by_slice
+                            to = own + c * by_channel + (r * step + i) * by_row + first * step
+                            if across <= _NARROW:
+                                weave_narrow(at, line, y + size * to, across, end, added[c])
+                            else:
+                                weave_wide(at, line, y + size * to, across, end, added[c])
         release(cells)
 
     return run

@@ -14,9 +14,16 @@ from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
-from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.images.windows import Transform, Windows, memory_order
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import address_of, keep_arena, new_array, result_array, take_arena
+from xpgrad.engine.process.memory import (
+    address_of,
+    keep_arena,
+    line_of,
+    new_array,
+    result_array,
+    take_arena,
+)
 from xpgrad.engine.process.settings import jit_enabled
 
 # Of the blocks that are summed up, for each thread.
@@ -59,11 +66,14 @@ class NumpyImages(Machine, InPlaceImages):
     @contextlib.contextmanager
     def temporary(self, shape: Sequence[int], like: np.ndarray) -> Iterator[np.ndarray]:
         """Memory that this thread uses again: large new arrays would come from the system each time."""
-        size = prod(shape) * like.itemsize
+        (count, *sizes), own = shape, prod(shape[1:])
+        line = line_of(own, like.itemsize)
+        size = count * line * like.itemsize
         arena = take_arena(size)
         memory, address = arena
         begin = address - address_of(memory)
-        yield memory[begin : begin + size].view(like.dtype).reshape(tuple(shape))
+        lines = memory[begin : begin + size].view(like.dtype).reshape(count, line)
+        yield lines[:, :own].reshape(count, *sizes)
         keep_arena(arena)  # not after an exception: a thread may still write to it
 
     def _zeros(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
@@ -84,11 +94,6 @@ class NumpyImages(Machine, InPlaceImages):
     def add(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
         """The sum, directly into the target if given."""
         return np.add(a, b, out=target)
-
-    def add_shifted(self, total: np.ndarray, part: np.ndarray, shift: int) -> np.ndarray:
-        """In the memory of the total."""
-        total[..., shift : shift + part.shape[-1]] += part
-        return total
 
     def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
         """Compiled, or as a product with BLAS: in one pass."""
@@ -147,6 +152,44 @@ class NumpyImages(Machine, InPlaceImages):
         blocks = self.blocks(len(images), prod(images.shape[1:]) + prod(a.shape[1:]))
         return self.accumulate(add, blocks)[0]
 
+    def patches(self, images: np.ndarray, places: Sequence[Embedding], group: int) -> np.ndarray:
+        """Compiled, or by NumPy."""
+        if not self.compiles():
+            return super().patches(images, places, group)
+        from xpgrad.engine.images.compiled_patches import patches
+
+        n, channels, positions = *images.shape[:2], prod(places[0].grid)
+        P = new_array((group, channels // group * len(places), n * positions), images.dtype)
+        patches(self, np.ascontiguousarray(images), tuple(places), P)
+        return P
+
+    def add_patches(
+        self,
+        total: np.ndarray | None,
+        P: np.ndarray,
+        places: Sequence[Embedding],
+        shape: Sequence[int],
+        B: np.ndarray | None = None,
+        target: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """In the memory of the total or of the target, compiled or place by place."""
+        n, channels, *size = shape
+        images = total if total is not None else self.room(shape, P) if target is None else target
+        if self.compiles() and images.flags.c_contiguous:
+            from xpgrad.engine.images.compiled_patches import add_patches
+
+            add_patches(self, images, tuple(places), np.ascontiguousarray(P), B, begins=total is None)
+            return images
+        if total is None:
+            images[...] = 0 if B is None else B.reshape(-1, *[1] * len(size))
+        each: Any = P.reshape(channels, len(places), n, *places[0].grid)
+        whole: Any = images
+        for k, place in enumerate(places):
+            part = each[(slice(None), k, slice(None), *place.kept(size))].swapaxes(0, 1)
+            view = whole[(..., *place.taken)]
+            view[(..., *map(slice, part.shape[2:]))] += part
+        return images
+
     def from_windows(
         self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None
     ) -> np.ndarray:
@@ -157,8 +200,8 @@ class NumpyImages(Machine, InPlaceImages):
 
         M = target
         if M is None:
-            columns = X.shape[0] * windows.rows * windows.columns
-            M = new_array((transform.made**2, X.shape[1], columns), X.dtype)
+            columns = max(1, windows.slices) * X.shape[0] * windows.rows * windows.columns
+            M = new_array(transform.shape(X.shape[1], columns), X.dtype)
         from_windows(X, windows, transform, M)
         return M
 
@@ -174,8 +217,12 @@ class NumpyImages(Machine, InPlaceImages):
         """Compiled, or by NumPy on whole images."""
         if not self.compiles():
             return super().to_windows(M, windows, transform, B, shape)
-        from xpgrad.engine.images.compiled_windows import to_windows
+        from xpgrad.engine.compiled.strided import distances
+        from xpgrad.engine.images.compiled_windows import can_be_written, to_windows
 
-        Y = result_array(tuple(shape), M.dtype) if target is None else target
+        Y = target
+        if Y is None or not can_be_written(Y.shape, distances(Y), windows):
+            Y = result_array(memory_order(shape, windows), M.dtype)
+            Y = Y if len(shape) == 4 or windows.slices else Y.swapaxes(2, 3)
         to_windows(M, windows, transform, B, Y)
         return Y

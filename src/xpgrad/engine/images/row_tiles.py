@@ -12,7 +12,7 @@ from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_functio
 
 
 @functools.cache
-def row_tile(dtype: str, lanes: int, from_step: int, to_step: int) -> Any:
+def row_tile(dtype: str, lanes: int, from_step: int, to_step: int, adds: bool = False) -> Any:
     """A row of numbers from one place to another; one of the steps is 1, the other 1 or 2.
 
     Returns ``tile(source, target, count, more)``, with addresses, and `count` at least 1. For t below `count`
@@ -20,7 +20,7 @@ def row_tile(dtype: str, lanes: int, from_step: int, to_step: int) -> Any:
 
         target[t * to_step] = source[t * from_step] + more
 
-    and touches nothing else.
+    or `adds` this to what is there, and touches nothing else.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -33,6 +33,9 @@ def row_tile(dtype: str, lanes: int, from_step: int, to_step: int) -> Any:
             is_whole = from_step == 1
             row = code.load_first(at, rest) if is_whole else code.even(*code.load_spread(at, rest))
             row = code.builder.fadd(row, more)
+            if adds:
+                there = code.load_first(to, rest) if to_step == 1 else code.even(*code.load_spread(to, rest))
+                row = code.builder.fadd(there, row)
             if to_step == 1:
                 code.store_first(row, to, rest)
             else:

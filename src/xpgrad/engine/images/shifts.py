@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from array_api_compat import device
+
 from xpgrad.engine.images.padding import interleaved, padded
 
 
@@ -44,6 +46,11 @@ class Embedding(NamedTuple):
         """The number of elements used from images of that size."""
         each = zip(self.first, size, self.steps, strict=True)
         return tuple(max(0, -((first - s) // step)) for first, s, step in each)
+
+    def kept(self, size: Sequence[int]) -> tuple[slice, ...]:
+        """Where in the grid the elements of images of that size are; none is left out at the beginning."""
+        each = zip(self.before, self.counts(size), self.grid, strict=True)
+        return tuple(slice(b, min(b + count, large)) for b, count, large in each)
 
 
 class Crop(NamedTuple):
@@ -119,6 +126,28 @@ def products_of_shifts(
         for layer, shift in taps
     ]
     return xp.stack(parts, axis=-1)
+
+
+def patches(xp: Any, images: Any, places: Sequence[Embedding], group: int) -> Any:
+    """See `Images.patches`."""
+    rows = _grid(xp, images, places, group)
+    n, _, count, channels, length = rows.shape
+    return xp.reshape(xp.permute_dims(rows, (1, 3, 2, 0, 4)), (group, channels * count, n * length))
+
+
+def images_of_patches(xp: Any, P: Any, places: Sequence[Embedding], shape: Sequence[int]) -> Any:
+    """See `Images.add_patches`: the sums alone."""
+    n, channels, *size = shape
+    total = xp.zeros(tuple(shape), dtype=P.dtype, device=device(P))
+    each = xp.reshape(P, (channels, len(places), n, *places[0].grid))
+    for k, place in enumerate(places):
+        part = xp.permute_dims(each[:, k, ...], (1, 0, *range(2, len(shape))))[(..., *place.kept(size))]
+        if 0 in part.shape:
+            continue
+        spread = interleaved(xp, {(0,) * len(size): part}, place.steps)
+        sizes = zip(size, place.first, spread.shape[2:], strict=True)
+        total = total + padded(xp, spread, place.first, [s - f - own for s, f, own in sizes])
+    return total
 
 
 def _sums(xp: Any, rows: Any, grid: Sequence[int], weights: Any, part: PlacedSums) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from xpgrad.engine.process import guard
 
 LINE = 64
+_ALIASED = 2048  # bytes: what lies so far apart, or a multiple of it, meets in few lines of the caches
 """Bytes of a cache line: what begins in one shares it with nothing else."""
 _addressof, _from_buffer = ctypes.addressof, ctypes.c_char.from_buffer
 _KEPT = 1 << 26  # bytes of arenas that a thread keeps for its next calls
@@ -112,6 +113,11 @@ def _popped(kept: list[Arena]) -> Arena | None:
         return kept.pop()
     except IndexError:
         return None
+
+
+def line_of(count: int, itemsize: int) -> int:
+    """How many elements a line of so many takes: more, where lines would meet in few places of the caches."""
+    return count + (LINE // itemsize if count * itemsize % _ALIASED == 0 else 0)
 
 
 class Workspaces(NamedTuple):

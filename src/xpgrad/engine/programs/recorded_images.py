@@ -5,7 +5,8 @@ Fourier transforms have no instruction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from xpgrad.engine.compiled.records import RowSums, flat
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
-from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.images.windows import Transform, Windows, memory_order
+from xpgrad.engine.process.memory import line_of
 from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
@@ -131,6 +133,43 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
         whole = products if plan.parts == 1 else self.column_sums(products)
         return self.xp.reshape(whole, sizes)
 
+    def patches(self, images: Recorded, places: Sequence[Embedding], group: int) -> Recorded:
+        """See `compiled_patches`."""
+        n, channels, positions = *images.shape[:2], prod(places[0].grid)
+        P = self.fresh((group, channels // group * len(places), n * positions))
+        self._patch_work("patches", self.contiguous(images), places, P, None, True)
+        return P
+
+    def add_patches(
+        self,
+        total: Recorded | None,
+        P: Recorded,
+        places: Sequence[Embedding],
+        shape: Sequence[int],
+        B: Recorded | None = None,
+        target: Recorded | None = None,
+    ) -> Recorded:
+        """In the memory of the total or of the target; see `compiled_patches`."""
+        images = total if total is not None else self.fresh(tuple(shape)) if target is None else target
+        if B is None:
+            B = self._zeros((shape[1],), like=P)
+        self._patch_work("add_patches", images, places, self.contiguous(P), self.contiguous(B), total is None)
+        return images
+
+    def _patch_work(
+        self, kind: str, images: Recorded, places: Sequence[Embedding], P: Recorded, B: Recorded | None,
+        begins: bool,
+    ) -> None:  # fmt: skip
+        from xpgrad.engine.images.compiled_patches import patch_work, with_addresses
+
+        parts = parts_for(P.size, self._machine.team)
+        function, record, kept = patch_work(kind, self.dtype, images.shape, tuple(places), parts, begins)
+
+        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
+            return flat(with_addresses(record, *addresses, *[0] * (3 - len(addresses))))
+
+        self.run_planned(function, parts, numbers, [x for x in (images, P, B) if x is not None], kept)
+
     def _run_plan(self, plan: ShiftPlan, arrays: Sequence[Recorded]) -> None:
         """A plan's function on arrays, with memory."""
         memory = self.fresh((-(-plan.workspaces.total // self.dtype.itemsize),))
@@ -146,12 +185,12 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
         self, X: Recorded, windows: Windows, transform: Transform, target: Recorded | None = None
     ) -> Recorded:
         """See `compiled_windows`."""
-        from xpgrad.engine.images.compiled_windows import Layout, work_from_windows
+        from xpgrad.engine.images.compiled_windows import Layout, can_be_read, work_from_windows
 
-        if X.strides[3] != 1 or min(X.strides) < 0:
+        if not can_be_read(X.shape, X.strides, windows):
             X = self.contiguous(X)
-        columns = X.shape[0] * windows.rows * windows.columns
-        M = self.fresh((transform.made**2, X.shape[1], columns)) if target is None else target
+        columns = max(1, windows.slices) * X.shape[0] * windows.rows * windows.columns
+        M = self.fresh(transform.shape(X.shape[1], columns)) if target is None else target
         parts = self._parts_of_channels(X.shape[1], M)
 
         def work(x: Any, m: Any) -> Any:
@@ -171,9 +210,13 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
         target: Recorded | None = None,
     ) -> Recorded:
         """See `compiled_windows`."""
-        from xpgrad.engine.images.compiled_windows import Layout, work_to_windows
+        from xpgrad.engine.images.compiled_windows import Layout, can_be_written, work_to_windows
 
-        Y = self.fresh(tuple(shape)) if target is None else target
+        Y = target
+        if Y is None or not can_be_written(Y.shape, Y.strides, windows):
+            Y = self.fresh(memory_order(shape, windows))
+            if len(shape) == 5 and not windows.slices:
+                Y = self.xp.permute_dims(Y, (0, 1, 3, 2, 4))
         bias = self._zeros((Y.shape[1],), like=Y) if B is None else self.contiguous(B)
         parts = self._parts_of_channels(Y.shape[1], M)
 
@@ -197,6 +240,13 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
     def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
         """As many images as stay in a cache."""
         return slices(count, min(max(1, BLOCK_ELEMENTS // max(1, size)), most or count))
+
+    @contextlib.contextmanager
+    def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Recorded]:
+        """New memory; what is later written may use it again."""
+        (count, *sizes), own = shape, prod(shape[1:])
+        lines = self.fresh((count, line_of(own, self.dtype.itemsize)))
+        yield lines[:, :own].split_last(tuple(sizes))
 
     def room(self, shape: Sequence[int], like: Any) -> Recorded:
         """New memory."""
@@ -231,12 +281,6 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
         self.emit_arithmetic("add", result, [a, self.broadcast(b, a.shape)])
         return result
 
-    def add_shifted(self, total: Recorded, part: Recorded, shift: int) -> Recorded:
-        """In the memory of the total."""
-        place = total[..., shift : shift + part.shape[-1]]
-        self.emit_arithmetic("add", place, [place, part])
-        return total
-
     def _zeros(self, shape: Sequence[int], like: Any) -> Recorded:
         result = self.room(shape, like)
         self._clear(result)
@@ -250,7 +294,9 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
             self.copy(target[places], part)
 
     def _is_in(self, part: Recorded, place: Recorded) -> bool:
-        return (part.block, part.offset, part.strides) == (place.block, place.offset, place.strides)
+        each = zip(part.shape, part.strides, place.strides, strict=True)
+        is_same = all(size == 1 or own == other for size, own, other in each)
+        return is_same and (part.block, part.offset) == (place.block, place.offset)
 
     def _split_last(self, array: Recorded, sizes: Sequence[int]) -> Recorded:
         return array.split_last(tuple(sizes))

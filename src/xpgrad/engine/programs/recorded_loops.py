@@ -11,15 +11,13 @@ import numpy as np
 from xpgrad.engine.compiled.machine import LoopWeight, Machine, Resets
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
-from xpgrad.engine.process.memory import LINE
+from xpgrad.engine.process.memory import line_of
 from xpgrad.engine.programs.instructions import Quantity, RunTimeLoop, pack
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import merged, real_strides
 from xpgrad.engine.programs.recorded_images import RecordedImages
 from xpgrad.engine.programs.schedule import RowSlice, Schedule, ScheduledChunk, ScheduledSteps, move_rows
 from xpgrad.engine.standard import first_row
-
-_ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet in few lines of the caches
 
 
 class RecordedLoops(RecordedImages):
@@ -47,8 +45,7 @@ class RecordedLoops(RecordedImages):
 
     def scratch(self, count: int | Quantity, width: int, like: Any) -> Recorded:
         """New memory, its rows kept off distances at which they would push one another out of the caches."""
-        pad = LINE // self.dtype.itemsize if width * self.dtype.itemsize % _ALIASED == 0 else 0
-        return self.fresh((count, width + pad))[:, :width]
+        return self.fresh((count, line_of(width, self.dtype.itemsize)))[:, :width]
 
     def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
         """The product, in new memory."""
