@@ -99,10 +99,8 @@ def test_loops():
     def rows(a, b):
         total = 0
         for k in range(a):
-            if k == 3:
+            if k == 3 or k > b:
                 continue
-            if k > b:
-                break
             total += k
         for k in range(b, -1, -2):
             total += 1000 * k

@@ -380,13 +380,6 @@ class _Variable(NamedTuple):
     place: ir.Value
 
 
-class _LoopTargets(NamedTuple):
-    """Where ``continue`` and ``break`` go."""
-
-    following: ir.Block
-    end: ir.Block
-
-
 class _Expressions:
     """The names and the expressions of one call of a function, as it is being written."""
 
@@ -550,7 +543,7 @@ class _Body(_Expressions):
 
     def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         super().__init__(code, function, arguments)
-        self._loops: list[_LoopTargets] = []
+        self._loops: list[ir.Block] = []  # where ``continue`` goes
         self._results: Any = None  # the variables of what is returned from several places
         self._returned: Any = None
         self._end: ir.Block | None = None
@@ -681,7 +674,7 @@ class _Body(_Expressions):
         self._builder.position_at_end(head)
         condition = self._code.truth(self._value(statement.test))
         self._builder.cbranch(self._code.value(condition, _BIT), body, end)
-        self._loops.append(_LoopTargets(head, end))
+        self._loops.append(head)
         with self._block(body, head):
             self._statements(statement.body)
         self._loops.pop()
@@ -705,7 +698,7 @@ class _Body(_Expressions):
         builder.position_at_end(head)
         sign = ">" if is_known(step) and step < 0 else "<"
         builder.cbranch(builder.icmp_signed(sign, builder.load(counter), stop), body, end)
-        self._loops.append(_LoopTargets(following, end))
+        self._loops.append(following)
         with self._block(body, following):
             self._assign(statement.target, builder.load(counter))
             self._statements(statement.body)
@@ -716,10 +709,7 @@ class _Body(_Expressions):
         builder.position_at_end(end)
 
     def _do_continue(self, statement: ast.Continue) -> None:
-        self._builder.branch(self._loops[-1].following)
-
-    def _do_break(self, statement: ast.Break) -> None:
-        self._builder.branch(self._loops[-1].end)
+        self._builder.branch(self._loops[-1])
 
 
 def _mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
