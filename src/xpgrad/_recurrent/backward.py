@@ -14,7 +14,7 @@ from typing import Any
 from xpgrad._recurrent.call import RecurrentCall
 from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.gradient_sums import GradientSums
-from xpgrad._recurrent.hidden_state import state_backward
+from xpgrad._recurrent.hidden_state import StateBackward
 from xpgrad._recurrent.loop import StepLoop
 from xpgrad._recurrent.plan import (
     BackwardPlan,
@@ -107,7 +107,8 @@ class BackwardLoop(StepLoop):
             self.put(given(k), call.wrapped(f"grad_{capital(name)}_all", direction))
             if after(k).name in self._read:
                 self.put(after(k), self._wrapped(k))
-        self.hidden = state_backward(call, direction, self.sums)
+        hidden = StateBackward(self)
+        self.hidden = None if hidden.is_plain else hidden
         self.taken: Any = None  # of a chunk: the rows that R multiplied, if a mask makes them others
         self._carries = [self._carried(k) for k in range(len(plan.states))]
         for group in plan.groups:
@@ -142,20 +143,21 @@ class BackwardLoop(StepLoop):
         backs = [group.back for group in self.plan.groups if group.state == k]
         own = [carry(k)] if self.plan.direct[k] else []
         if k == 0 and self.hidden is not None:
-            self.operands[backs[0].name] = Operand(self.hidden.product, 1, "first")
-            return [self.carried(buffer) for buffer in own]
+            direct = [self.carried(buffer) for buffer in own]
+            self.hidden.enter()
+            return direct
         end = self.call.initial(f"grad_{capital(self.plan.states[k])}_t", self.direction)
         return [self.carried(buffer, None if number else end) for number, buffer in enumerate([*own, *backs])]
 
     def _name_cotangents(self) -> None:
         """Enter the first state's cotangents as formulas that are written by hand call them."""
-        hidden, none = self.hidden, Operand(None)
-        if hidden is not None:
-            self.operands |= {"dy": none, "dh": hidden.output, "dp": none, "mask": hidden.mask}
+        operands, none = self.operands, Operand(None)
+        if self.hidden is not None:
+            operands |= {"dy": none, "dh": operands["output"], "dp": none}
             return
         parts = [Operand(rows, 1, "first") for rows in self._carries[0]]
         dh, dp = (*parts, none)[:2]
-        self.operands |= {"dy": self.operands[given(0).name], "dh": dh, "dp": dp, "mask": none}
+        operands |= {"dy": operands[given(0).name], "dh": dh, "dp": dp}
 
     @cached_property
     def x(self) -> Any:
@@ -207,7 +209,7 @@ class BackwardLoop(StepLoop):
         self.put(plan.columns, columns, plan.order)
         for name in plan.local:
             self.put(Buffer(name, 1, "local"), self.sums.scratch(name, self.call.H))
-        if hidden is not None and hidden.mask.rows is not None and (plan.rebuild or "R" in self.wanted):
+        if hidden is not None and (plan.rebuild or "R" in self.wanted):
             self.taken = hidden.masked_before(chunk, self._wrapped(0), self._wrapped(0, True))
         if plan.rebuild is not None:
             self.operands |= plan.rebuild(self, chunk)
@@ -220,8 +222,7 @@ class BackwardLoop(StepLoop):
         for k in range(len(plan.states)):
             if before(k).name in self._read:
                 self.put(before(k), self._wrapped(k, is_first))
-        direct = self.operands.get(carry(0).name, Operand(None))
-        made: list[Any] = [] if hidden is None else hidden.stages(direct)
+        made: list[Any] = [] if hidden is None else hidden.stages()
         for level, stage in enumerate(plan.stages):
             made.append(self.stage(stage))
             for group, weight, (own, last) in zip(plan.groups, self._weights, plan.products, strict=True):
@@ -231,7 +232,7 @@ class BackwardLoop(StepLoop):
                     made.append(Product(source, weight, self.operands[group.back.name].rows))
             made += self.averages(plan.averages, level)
         if is_first and hidden is not None and self._wants_initial(0):
-            made.append(hidden.to_initial(direct))
+            made.append(hidden.to_initial())
         return made
 
     def _columns(self, columns: Any, own: range) -> Operand:

@@ -56,8 +56,7 @@ class ForwardLoop(StepLoop):
         for buffer in (buffer for buffers in plan.kept.values() for buffer in buffers):
             if buffer.name not in self.operands:
                 self.put(buffer, self._rows(1 if buffer.of_row else buffer.blocks * call.H))
-        self._hidden = StateForward(call, direction, self._states[0])
-        self.operands["output"] = self._hidden.output
+        self._hidden = StateForward(self)
 
     def _rows(self, width: int) -> Any:
         return self.engine.rows(self.timeline.rows, width, like=self.initial[0])
@@ -73,8 +72,7 @@ class ForwardLoop(StepLoop):
         plan = self.plan
         for k, rows in enumerate(states):
             self.put(before(k), rows)
-        h_prev = self.operands[before(0).name]
-        made, self.operands["taken"] = self._hidden.into_product(h_prev)
+        made = self._hidden.into_product()
         made += [
             Product(self._multiplied(group.state), weight, self.operands[group.product.name].rows)
             for group, weight in zip(plan.groups, self._weights, strict=True)
@@ -87,7 +85,7 @@ class ForwardLoop(StepLoop):
                     source, target = (self.operands[b.name] for b in (group.source, group.product))
                     made.append(Product(source, weight, target.rows))
             made += self.averages(plan.averages, level)
-        return [*made, *self._hidden.hand_on(h_prev)]
+        return [*made, *self._hidden.hand_on()]
 
     def _multiplied(self, state: int) -> Operand:
         """A state before the step as R multiplies it."""

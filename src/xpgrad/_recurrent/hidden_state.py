@@ -26,9 +26,8 @@ from __future__ import annotations
 from typing import Any
 
 from xpgrad._operators.units import UnitArray
-from xpgrad._recurrent.call import RecurrentCall
-from xpgrad._recurrent.checked_call import STATE_OPTIONS, Direction
-from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.checked_call import STATE_OPTIONS
+from xpgrad._recurrent.plan import Buffer, stage
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
@@ -89,143 +88,123 @@ def initial_state_pullback(xp: Any, direct: Any, product: Any, mask: Any, passed
     return (passed + product,)
 
 
-def _mask(call: RecurrentCall, direction: Direction) -> Operand:
-    mask = call.state_option("recurrent_mask", direction)
-    return Operand(None if mask is None else call.engine.wrap(direction.timeline.sort_each(mask)), 1, "first")
+class _HiddenState:
+    """What both directions share: operands of the options in the loop, and whether there are any."""
+
+    def __init__(self, loop: Any) -> None:
+        call, direction, wrap = loop.call, loop.direction, loop.engine.wrap
+        self._loop, self._width = loop, call.state_width
+        own = {name: call.state_option(name, direction) for name in STATE_OPTIONS}
+        mask = own["recurrent_mask"]
+        self.has_mask, self.has_zoneout = mask is not None, own["zoneout_h"] is not None
+        self.is_plain = all(array is None for array in own.values())
+        self._S = own["S"]
+        mask = None if mask is None else wrap(direction.timeline.sort_each(mask))
+        loop.operands["mask"] = Operand(mask, 1, "first")
+        loop.operands["kept_h"] = Operand(call.wrapped("zoneout_h", direction) if self.has_zoneout else None)
+        loop.operands["none"] = Operand(None)
+
+    def _carried(self, name: str, rows: Any = None) -> None:
+        """A state that every step rewrites; from zeros by default."""
+        rows = self._loop.timeline.zeros(self._width) if rows is None else rows
+        self._loop.carried(Buffer(name, 1, "first"), rows)
+
+    def _project(self, source: str, weight: Any, target: str) -> Product:
+        operands = self._loop.operands
+        return Product(operands[source], weight, operands[target].rows)
 
 
-def _kept(call: RecurrentCall, direction: Direction) -> Operand:
-    has_zoneout = call.state_option("zoneout_h", direction) is not None
-    return Operand(call.wrapped("zoneout_h", direction) if has_zoneout else None)
-
-
-class StateForward:
+class StateForward(_HiddenState):
     """The stages before a step's product and after its formula.
 
+    They enter `taken`, the previous state as R multiplies it, and `output`, where the step's formula puts its
+    output.
+
     Parameters
     ----------
-    call, direction
-        The call, and one direction of it.
-    h_rows : row buffer
-        Where the states go.
-
-    Attributes
-    ----------
-    output : Operand
-        Where the step's formula puts its output.
-    mask : Operand
-        The mask before R; it has no rows if there is none.
+    loop : ForwardLoop
+        The loop.
     """
 
-    def __init__(self, call: RecurrentCall, direction: Direction, h_rows: Any) -> None:
-        engine, zeros = call.engine, direction.timeline.zeros
-        self._h_rows = h_rows
-        self.mask, self._kept = _mask(call, direction), _kept(call, direction)
-        self._masked = None if self.mask.rows is None else engine.carry(zeros(call.state_width))
-        S = call.state_option("S", direction)
-        self._projection: Any = None
-        if S is not None:
-            self._projection = engine.loop_weight(S.T, call.T), engine.carry(zeros(call.state_width))
-        self._is_plain = S is None and self._kept.rows is None
-        self.output = Operand(h_rows) if self._is_plain else Operand(engine.carry(zeros(call.H)), 1, "first")
+    def __init__(self, loop: Any) -> None:
+        super().__init__(loop)
+        call = loop.call
+        self._weight = None if self._S is None else call.engine.loop_weight(self._S.T, call.T)
+        if self.has_mask:
+            self._carried("taken")
+        if self._S is not None:
+            self._carried("projected")
+        loop.operands["output"] = loop.operands["after0"]
+        if self._S is not None or self.has_zoneout:
+            loop.carried(Buffer("output", 1, "first"))
 
-    def into_product(self, h_prev: Operand) -> tuple[list, Operand]:
-        """Stages, and the rows that R then multiplies, for the rows of the previous state."""
-        if self._masked is None:
-            return [], h_prev
-        masked = Operand(self._masked, 1, "first")
-        return [Elementwise(Formula(masked_state), [h_prev, self.mask], [masked])], masked
+    def into_product(self) -> list:
+        """Stages before the products of the previous state."""
+        if self.has_mask:
+            return [self._loop.stage(stage(Formula(masked_state), "before0 mask", "taken"))]
+        self._loop.operands["taken"] = self._loop.operands["before0"]
+        return []
 
-    def hand_on(self, h_prev: Operand) -> list:
+    def hand_on(self) -> list:
         """Stages from the step's output to the state."""
-        if self._is_plain:
+        if self._S is None and not self.has_zoneout:
             return []
-        stages: list = []
-        made = self.output
-        if self._projection is not None:
-            S_T, projected = self._projection
-            stages.append(Product(made, S_T, projected))
-            made = Operand(projected, 1, "first")
-        old = Operand(None) if self._kept.rows is None else h_prev
-        formula = Formula(state_handed_on)
-        return [*stages, Elementwise(formula, [made, old, self._kept], [Operand(self._h_rows)])]
+        made = "output" if self._S is None else "projected"
+        old = "before0" if self.has_zoneout else "none"
+        last = self._loop.stage(stage(Formula(state_handed_on), f"{made} {old} kept_h", "after0"))
+        return [last] if self._S is None else [self._project("output", self._weight, "projected"), last]
 
 
-class StateBackward:
-    """Backwards: stages before a step's pullback, and after the first step.
+class StateBackward(_HiddenState):
+    """Backwards: stages before a step's pullback, and after the first step. It is for calls with options.
+
+    They enter `output`, the cotangent of the step's output, and `back0`, for the product with R.
 
     Parameters
     ----------
-    call, direction
-        The call, and one direction of it.
-    sums : GradientSums
-        Takes the projection's gradient.
-
-    Attributes
-    ----------
-    output : Operand
-        Cotangent of the step's output.
-    product : row buffer
-        Where the product of the cotangents with R goes.
-    mask : Operand
-        The mask before R; it has no rows if there is none.
+    loop : BackwardLoop
+        The loop.
     """
 
-    def __init__(self, call: RecurrentCall, direction: Direction, sums: GradientSums) -> None:
-        engine, zeros, width = call.engine, direction.timeline.zeros, call.state_width
-        self._call, self._sums = call, sums
-        self.mask, self._kept = _mask(call, direction), _kept(call, direction)
-        self._dy = Operand(call.wrapped("grad_H_all", direction))
-        self.product = engine.carry(zeros(width))
-        self._passed = engine.carry(call.initial("grad_H_t", direction))
-        S = call.state_option("S", direction)
-        self._S = None if S is None else engine.loop_weight(S, call.T)
-        self.output = Operand(engine.carry(zeros(call.H)), 1, "first")
+    def enter(self) -> None:
+        """Enter the operands."""
+        loop, call = self._loop, self._loop.call
+        self._carried("back0")
+        self._carried("passed", call.initial("grad_H_t", loop.direction))
+        self._weight = None if self._S is None else call.engine.loop_weight(self._S, call.T)
+        loop.carried(Buffer("output", 1, "first"))
+        self._direct = "carry0" if "carry0" in loop.operands else "none"
 
-    def stages(self, direct: Operand) -> list:
+    def stages(self) -> list:
         """Stages from the cotangents of the state to that of the step's output."""
-        passed, state = Operand(self._passed, 1, "first"), self.output
+        loop, state = self._loop, "output" if self._S is None else "projected"
         if self._S is not None:
-            state = Operand(self._projected, 1, "local")
-        inputs = [self._dy, direct, Operand(self.product, 1, "first"), self.mask, passed, self._kept]
-        stages: list = [Elementwise(Formula(state_handed_on_pullback), inputs, [state, passed])]
-        if self._S is not None:
-            stages.append(Product(state, self._S, self.output.rows))
-        return stages
-
-    @property
-    def _projected(self) -> Any:
-        """Rows of the chunk's cotangents of S y."""
-        return self._sums.scratch("projected", self._call.state_width)
+            loop.put(Buffer("projected", 1, "local"), loop.sums.scratch("projected", self._width))
+        inputs = f"given0 {self._direct} back0 mask passed kept_h"
+        first = loop.stage(stage(Formula(state_handed_on_pullback), inputs, f"{state} passed"))
+        return [first] if self._S is None else [first, self._project("projected", self._weight, "output")]
 
     def add_projection(self, chunk: Chunk, made: Any) -> None:
         """Add the chunk's share to the gradient of S, from rows of its steps' outputs."""
-        rows = self._call.engine.array(self._projected)[: chunk.rows, :]
-        self._sums.add_weight("S", self._sums.weighted(chunk, rows), made)
+        loop = self._loop
+        loop.sums.add_weight("S", loop.sums.weighted(chunk, loop.local_rows("projected", chunk)), made)
 
-    def to_initial(self, direct: Operand) -> Elementwise:
+    def to_initial(self) -> Elementwise:
         """The stage after the first step that completes the initial state's cotangent."""
-        passed = Operand(self._passed, 1, "first")
-        inputs = [direct, Operand(self.product, 1, "first"), self.mask, passed]
-        return Elementwise(Formula(initial_state_pullback), inputs, [passed])
+        inputs = f"{self._direct} back0 mask passed"
+        return self._loop.stage(stage(Formula(initial_state_pullback), inputs, "passed"))
 
     def initial_gradient(self) -> Any:
         """The initial state's cotangent, after the last chunk."""
-        return self._call.engine.array(self._passed)
+        return self._loop.engine.array(self._loop.operands["passed"].rows)
 
     def masked_before(self, chunk: Chunk, h_rows: Any, h_start: Any) -> Any:
         """For each row of a chunk the masked previous state, which R multiplied; None without a mask."""
-        if self.mask.rows is None:
+        if not self.has_mask:
             return None
-        engine = self._call.engine
-        rows = self._sums.scratch("masked", self._call.state_width)
+        loop, formula = self._loop, Formula(masked_state)
+        rows = loop.sums.scratch("masked", self._width)
         for source, steps in ((h_rows, chunk.later), (h_start, chunk.first)):
-            inputs = [Operand(source, 1, "before"), self.mask]
-            engine.scan([Elementwise(Formula(masked_state), inputs, [Operand(rows, 1, "local")])], steps)
-        return engine.array(rows)[: chunk.rows, :]
-
-
-def state_backward(call: RecurrentCall, direction: Direction, sums: GradientSums) -> StateBackward | None:
-    """The stages for a call with one of the options; None without."""
-    has_options = any(call.state_option(name, direction) is not None for name in STATE_OPTIONS)
-    return StateBackward(call, direction, sums) if has_options else None
+            inputs = [Operand(source, 1, "before"), loop.operands["mask"]]
+            loop.engine.scan([Elementwise(formula, inputs, [Operand(rows, 1, "local")])], steps)
+        return loop.engine.array(rows)[: chunk.rows, :]

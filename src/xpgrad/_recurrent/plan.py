@@ -14,7 +14,9 @@ given{k}                  backward: the cotangent of a state over time
 carry{k}                  what the step after passed to a state without a product
 back{n}                   the products with R's transpose
 dy, dh, dp                of the first state: given0, and what the step after passed, in one or two parts
-mask                      the mask before R
+mask, kept_h, projected,  of the options between output and next state (`hidden_state.py`)
+passed
+none                      an absent operand
 columns                   the cotangents that products and sums take
 v                         the vectors of a cell
 ========================= ========================================================================
