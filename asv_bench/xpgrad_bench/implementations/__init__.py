@@ -28,8 +28,8 @@ OURS = tuple(name for name in MODULES if name.startswith("xpgrad-"))
 
 def environment(name: str) -> dict[str, str]:
     """What the process of an implementation needs in its environment."""
-    backend = name.rpartition("keras-")[2]
-    return {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"} if backend in BACKENDS else {}
+    _, keras, backend = name.rpartition("keras-")
+    return {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"} if keras else {}
 
 
 def module_of(name: str) -> ModuleType:

@@ -75,6 +75,8 @@ class Backend(NamedTuple):
     """Within it the namespace has numbers of a dtype."""
     runs: Callable[[], bool] = lambda: True
     """Whether the module runs here, if it is installed."""
+    has: Callable[[str], bool] = lambda name: True
+    """Whether it has a kernel of that name, with some options."""
 
     @property
     def name(self) -> str:
@@ -84,7 +86,7 @@ class Backend(NamedTuple):
     def heading(self) -> str:
         """A short name, for a column."""
         name = self.namespace.removeprefix("array-api-")
-        return name if self.engine is None else f"{name} {self.engine}"
+        return name if self.engine is None else f"{name} {self.engine[:3]}."
 
     @property
     def installed(self) -> bool:
@@ -111,8 +113,9 @@ BACKENDS = (
 JAX = Backend("jax", "jax", "jax.numpy", None, _FULL, check_jax.run, check_jax.numbers)
 """The functions of xpgrad_jax."""
 KERAS = Backend(
-    "keras", "keras", "numpy", None, _FULL, check_keras.run, check_keras.numbers, check_keras.installed
-)
+    "keras", "keras", "numpy", None, _FULL, check_keras.run, check_keras.numbers, check_keras.installed,
+    check_keras.has,
+)  # fmt: skip
 """The layers of xpgrad_keras."""
 ADAPTERS = (JAX, KERAS)
 """What has few of the kernels and options: it runs by default and where it is asked for."""
@@ -365,8 +368,8 @@ def run(args: argparse.Namespace) -> int:
         bar = progress(jobs, "checking")
         for kernel, option in bar:
             bar.note(f"{kernel.name}, {option}")
-            number = [*kernel.options].index(option)
-            rows.extend(_rows(kernel, option, backends if every or not number else _some(backends, number)))
+            number, own = [*kernel.options].index(option), [b for b in backends if b.has(kernel.name)]
+            rows.extend(_rows(kernel, option, own if every or not number else _some(own, number)))
     if args.json:
         _print_json(rows, missing)
     elif every:

@@ -12,7 +12,7 @@ import numpy as np
 from .. import convert
 from .._cases.case import Array, Case, KernelCases
 
-__all__ = ["installed", "numbers", "run"]
+__all__ = ["has", "installed", "numbers", "run"]
 
 _LAYERS: Mapping[Any, str] = {"lstm": "LSTM", "gru": "GRU", "rnn": "SimpleRNN"}
 _STATES = ("initial_h", "initial_c")
@@ -33,6 +33,11 @@ def installed() -> bool:
     return keras.backend.backend() in _PULLBACKS
 
 
+def has(name: str) -> bool:
+    """Whether Keras has a layer that is this kernel."""
+    return name in _LAYERS
+
+
 def numbers(dtype: str) -> contextlib.AbstractContextManager[Any]:
     """A context in which the backend has numbers of that dtype."""
     import keras
@@ -47,7 +52,7 @@ def numbers(dtype: str) -> contextlib.AbstractContextManager[Any]:
 def run(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
     """Outputs and the gradients of all arguments; None for what Keras' layers lack."""
     name: Any = kernel.name
-    if name not in _LAYERS or not _has(case):
+    if not (has(name) and _has_all_of(case)):
         return None
     layout, is_reverse = case.attributes.get("layout", 0), case.attributes.get("direction") == "reverse"
     X = case.arguments["X"] if layout else case.arguments["X"].swapaxes(0, 1)
@@ -73,7 +78,7 @@ def run(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
     return named | {f"gradient of {argument}": by_name[argument] for argument in case.arguments}
 
 
-def _has(case: Case) -> bool:
+def _has_all_of(case: Case) -> bool:
     """Whether a layer has the arguments and attributes of a case."""
     known = {"direction", "layout", "activations", "linear_before_reset"}
     return (
