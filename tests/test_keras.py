@@ -554,11 +554,13 @@ def test_tensorflow_runs_programs_without_python(programs, monkeypatch):
     import tensorflow as tf
 
     theirs, ours = _pair("GRU", units=11, return_sequences=True)  # as many as in no other test
-    shapes, found = [], programs.Call.found
+    shapes, found = [], programs.OperationCall.found
     monkeypatch.setattr(
-        programs.Call, "found", lambda call, sizes: shapes.append((call, tuple(sizes))) or found(call, sizes)
+        programs.OperationCall,
+        "found",
+        lambda call, sizes: shapes.append((call, tuple(sizes))) or found(call, sizes),
     )
-    monkeypatch.setattr(programs.Call, "computed", None)
+    monkeypatch.setattr(programs.OperationCall, "computed", None)
 
     @tf.function(input_signature=[tf.TensorSpec((None, None, I))])
     def step(x):

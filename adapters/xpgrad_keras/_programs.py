@@ -29,7 +29,7 @@ from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_keras._private import apply_operation, framework_library
 
-__all__ = ["Call", "call_of", "findings", "run", "why_not"]
+__all__ = ["OperationCall", "call_of", "findings", "run", "why_not"]
 
 OPERATION = "XpgradProgram"
 
@@ -39,7 +39,7 @@ _lock = LastingLock()
 _machine = ForeignMachine()
 
 
-class Form(NamedTuple):
+class SizedCall(NamedTuple):
     """What computes a call for arrays of some shapes."""
 
     shapes: list[tuple[int, ...]]
@@ -49,7 +49,7 @@ class Form(NamedTuple):
     kept: list[np.ndarray]
 
 
-class Call:
+class OperationCall:
     """A kernel with its options, for arrays of any sizes. It is kept for good: operations have its address.
 
     Parameters
@@ -79,7 +79,7 @@ class Call:
         self._kernel, self._names, self._options = kernel, tuple(names), dict(options)
         self._dtypes, self.made = [np.dtype(dtype) for dtype in dtypes], made
         self.dtype = tf.as_dtype(self._dtypes[0])
-        self._forms: list[Form] = []
+        self._forms: list[SizedCall] = []
         number = self.dtype.as_datatype_enum
         self._record = np.asarray(CallRecord(0, len(self._names), made, number), dtype=np.int64)
         self.address = address_of(self._record)
@@ -101,7 +101,7 @@ class Call:
             self._record[0] = address_of(form.record)  # last: with it the form counts
             return address_of(form.record)
 
-    def _written(self, shapes: list[tuple[int, ...]], sizes: Sequence[int]) -> Form:
+    def _written(self, shapes: list[tuple[int, ...]], sizes: Sequence[int]) -> SizedCall:
         from xpgrad_keras.native_kernel import FormRecord, ResultRecord
 
         program, results = self._program(shapes)
@@ -120,7 +120,7 @@ class Call:
             address_of(table),
         )
         record = np.asarray(about, dtype=np.int64)
-        return Form(shapes, program, results, record, [*axes, table, own])
+        return SizedCall(shapes, program, results, record, [*axes, table, own])
 
     def _program(
         self, shapes: Sequence[tuple[int, ...]]
@@ -143,7 +143,7 @@ class Call:
         results = made if isinstance(made, tuple) else (made,)
         return [np.asarray(result, self._dtypes[0]) for result in results if result is not None]
 
-    def compute_at(self, form: Form, addresses: Sequence[int]) -> None:
+    def compute_at(self, form: SizedCall, addresses: Sequence[int]) -> None:
         """Compute what has no program: arrays and results are at these addresses."""
         shapes = [*form.shapes, *form.results]
         dtypes = [*self._dtypes, *[self._dtypes[0]] * len(form.results)]
@@ -161,25 +161,25 @@ def _array_at(address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarr
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
-_calls: dict[tuple, Call] = {}
-_by_address: dict[int, Call] = {}
-_forms: dict[int, tuple[Call, Form]] = {}
+_calls: dict[tuple, OperationCall] = {}
+_by_address: dict[int, OperationCall] = {}
+_forms: dict[int, tuple[OperationCall, SizedCall]] = {}
 _texts: dict[str, Any] = {}
 
 
 def call_of(
     kernel: Kernel, names: Sequence[str], dtypes: Sequence[Any], options: Mapping[str, Any], made: int
-) -> Call:
+) -> OperationCall:
     """The call of that kernel with these options; one and the same each time."""
     key = kernel, tuple(names), tuple(dtypes), repr(sorted(options.items()))
     with _lock:
         if key not in _calls:
-            call = _calls[key] = Call(kernel, names, dtypes, options, made)
+            call = _calls[key] = OperationCall(kernel, names, dtypes, options, made)
             _by_address[call.address] = call
         return _calls[key]
 
 
-def run(call: Call, tensors: Sequence[Any]) -> list[Any]:
+def run(call: OperationCall, tensors: Sequence[Any]) -> list[Any]:
     """The results of a call, as tensors."""
     attributes = {"process": _number(), "call": call.address, "made": [call.dtype] * call.made}
     return apply_operation(OPERATION, tensors, attributes)
