@@ -28,7 +28,7 @@ FUNCTIONS = [
 def test_words_are_those_that_kernels_take() -> None:
     """A type of words has the very choices of the check at run time."""
     from xpgrad._conv import choice, geometry
-    from xpgrad._recurrent.call import DIRECTIONS
+    from xpgrad._recurrent.checked_call import DIRECTIONS
 
     _convert = importlib.import_module("xpgrad.convert")
 
