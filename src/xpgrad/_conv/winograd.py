@@ -276,7 +276,7 @@ class Winograd(Method):
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """In the order of the equation: G g, then for each block B^T d, the products, A^T m."""
         g, scheme = geometry, _scheme_of(geometry)
-        sums = _Sums(scheme.window, scheme.tile, g.begin, _TILE * scheme.stride, g.size, g.output_size)
+        sums = _WindowSums(scheme.window, scheme.tile, g.begin, _TILE * scheme.stride, g.size, g.output_size)
         return _convolved(engine, g, sums, X, _Kernels(engine, W, scheme.kernel, False), B)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
@@ -285,7 +285,7 @@ class Winograd(Method):
         begin = [k - 1 - b for k, b in zip(g.kernel, g.begin, strict=True)]
         if scheme is _STRIDED:  # a kernel has two taps of each phase
             begin[-2:] = [(3 - b) // 2 for b in g.begin[-2:]]
-        sums = _Sums(scheme.back_window, scheme.back_tile, tuple(begin), _TILE, g.output_size, g.size)
+        sums = _WindowSums(scheme.back_window, scheme.back_tile, tuple(begin), _TILE, g.output_size, g.size)
         return _convolved(engine, g, sums, dY, _Kernels(engine, W, scheme.back_kernel, True), B)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
@@ -298,7 +298,7 @@ class Winograd(Method):
         return gradient.in_parts(blocks[0], parts)
 
 
-class _Sums(NamedTuple):
+class _WindowSums(NamedTuple):
     """Which windows of images become which results: transforms, where the first window begins, their step.
 
     The sizes are those of the images and of the results.
@@ -362,7 +362,7 @@ class _Kernels(NamedTuple):
         return xp.matrix_transpose(U) if self.backwards else U
 
 
-def _convolved(engine: Engine, g: ConvGeometry, sums: _Sums, X: Any, kernels: _Kernels, B: Any) -> Any:
+def _convolved(engine: Engine, g: ConvGeometry, sums: _WindowSums, X: Any, kernels: _Kernels, B: Any) -> Any:
     """Y: the kernels are transformed once, in parts if all images are one block."""
     blocks, (outputs, channels) = _blocks(engine, g), kernels.W.shape[:2]
     made, taken = (channels, outputs) if kernels.backwards else (outputs, channels)
@@ -386,12 +386,12 @@ def _convolved(engine: Engine, g: ConvGeometry, sums: _Sums, X: Any, kernels: _K
     return _by_blocks(engine, g, sums, X, made, products_in_parts, B)
 
 
-def _columns_made(sums: _Sums, columns: int) -> int:
+def _columns_made(sums: _WindowSums, columns: int) -> int:
     size, made, _ = sums.depth
     return columns // size * made
 
 
-def _products(engine: Engine, sums: _Sums, U: list[Any], V: Any, M: Any) -> Any:
+def _products(engine: Engine, sums: _WindowSums, U: list[Any], V: Any, M: Any) -> Any:
     """The products of kernels with windows: a sum over the taps of the first of three axes."""
     size, made, begin = sums.depth
     if len(U) == 1:
@@ -423,7 +423,7 @@ def _products(engine: Engine, sums: _Sums, U: list[Any], V: Any, M: Any) -> Any:
 def _by_blocks(
     engine: Engine,
     g: ConvGeometry,
-    sums: _Sums,
+    sums: _WindowSums,
     X: Any,
     made: int,
     products: Callable[[Any, Any], Any],
@@ -475,7 +475,7 @@ class _WeightGradient(NamedTuple):
     def _points(self, images: slice, rows: slice) -> Iterator[tuple[Any, Any]]:
         """Those of a band of some images."""
         engine, g, scheme = self.engine, self.g, self.scheme
-        sums = _Sums(scheme.window, scheme.tile, g.begin, _TILE * scheme.stride, g.size, g.output_size)
+        sums = _WindowSums(scheme.window, scheme.tile, g.begin, _TILE * scheme.stride, g.size, g.output_size)
         windows = sums.windows(rows)
         tiles = windows._replace(step=_TILE, begin=(-rows.start, 0))
         # rows of dY after the band belong to the next one
