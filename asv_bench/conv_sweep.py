@@ -23,12 +23,13 @@ from xpgrad.engine import choose
 
 
 class Sweep(NamedTuple):
-    """Convolutions (X's shape, W's shape, group), by one size that varies."""
+    """Convolutions (X's shape, W's shape, group), by one size that varies; all have the same strides."""
 
     title: str
     varies: str
     methods: tuple[str, ...]
     cases: dict[int, tuple[tuple[int, ...], tuple[int, ...], int]]
+    strides: int = 1
 
 
 SWEEPS = (
@@ -80,6 +81,32 @@ SWEEPS = (
         ("taps", "shifted", "patches"),
         {c: ((8, 64, 28, 28), (64, c, 3, 3), 64 // c) for c in (1, 2, 4, 8, 16, 32)},
     ),
+    Sweep(
+        "1 x 1: N, C, O = 8, 128, 128",
+        "size",
+        ("pointwise", "patches", "taps"),
+        {s: ((8, 128, s, s), (128, 128, 1, 1), 1) for s in (1, 4, 7, 8, 14, 28, 56)},
+    ),
+    Sweep(
+        "3 x 3 at stride 2: N, size = 8, 28; O = 2 C",
+        "channels",
+        ("patches", "taps"),
+        {c: ((8, c, 28, 28), (2 * c, c, 3, 3), 1) for c in (8, 16, 32, 64, 128)},
+        2,
+    ),
+    Sweep(
+        "4 x 4 at stride 2: N, C, O = 8, 128, 256",
+        "size",
+        ("winograd", "patches", "taps"),
+        {s: ((8, 128, s, s), (256, 128, 4, 4), 1) for s in (4, 8, 16, 32)},
+        2,
+    ),
+    Sweep(
+        "3 x 3 x 3: N, size = 2, 16; C = O",
+        "channels",
+        ("winograd", "patches", "taps"),
+        {c: ((2, c, 16, 16, 16), (c, c, 3, 3, 3), 1) for c in (8, 16, 32, 64)},
+    ),
 )
 
 
@@ -108,8 +135,8 @@ def measure(sweep, seconds):
     """{size: ({method: milliseconds}, the rule's choice)}."""
     rows = {}
     for size, (X, W, group) in sweep.cases.items():
-        attributes = {"pads": [(k - 1) // 2 for k in W[2:]], "group": group}
-        geometry = conv_geometry("sweep", X, W, strides=1, dilations=1, auto_pad="NOTSET", **attributes)
+        attributes = {"pads": [(k - 1) // 2 for k in W[2:]], "strides": sweep.strides, "group": group}
+        geometry = conv_geometry("sweep", X, W, dilations=1, auto_pad="NOTSET", **attributes)
         x, w, dy = make(X), make(W), make(geometry.output_shape)
 
         def step(method, x=x, w=w, dy=dy, attributes=attributes):
