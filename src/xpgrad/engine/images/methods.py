@@ -23,10 +23,34 @@ from xpgrad.engine.images.shifts import (
 from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
 
 
-class Images(Protocol):
-    """An engine's part for batches of images; the methods here are those of the standard engine."""
+class Spectra(Protocol):
+    """An engine's Fourier transforms."""
 
     xp: Any
+
+    def can_transform(self) -> bool:
+        """Whether there is a Fourier transform."""
+        return hasattr(self.xp, "fft")
+
+    def rfft(self, array: Any, n: int, axis: int) -> Any:
+        """Spectrum of real numbers along an axis, padded with zeros to `n` elements."""
+        return self.xp.fft.rfft(array, n=n, axis=axis)
+
+    def irfft(self, array: Any, n: int, axis: int) -> Any:
+        """The inverse of `rfft`."""
+        return self.xp.fft.irfft(array, n=n, axis=axis)
+
+    def fft(self, array: Any, n: int, axis: int) -> Any:
+        """Spectrum along an axis, padded with zeros to `n` elements."""
+        return self.xp.fft.fft(array, n=n, axis=axis)
+
+    def ifft(self, array: Any, n: int, axis: int) -> Any:
+        """The inverse of `fft`."""
+        return self.xp.fft.ifft(array, n=n, axis=axis)
+
+
+class Images(Spectra, Protocol):
+    """An engine's part for batches of images; the methods here are those of the standard engine."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads if the engine has some; the items are independent."""
@@ -260,25 +284,3 @@ class Images(Protocol):
     ) -> Any:
         """Images of transformed windows; see `windows.to_windows`."""
         return to_windows(self.xp, M, windows, transform, B, shape)
-
-    # --- spectra
-
-    def can_transform(self) -> bool:
-        """Whether there is a Fourier transform."""
-        return hasattr(self.xp, "fft")
-
-    def rfft(self, array: Any, n: int, axis: int) -> Any:
-        """Spectrum of real numbers along an axis, padded with zeros to `n` elements."""
-        return self.xp.fft.rfft(array, n=n, axis=axis)
-
-    def irfft(self, array: Any, n: int, axis: int) -> Any:
-        """The inverse of `rfft`."""
-        return self.xp.fft.irfft(array, n=n, axis=axis)
-
-    def fft(self, array: Any, n: int, axis: int) -> Any:
-        """Spectrum along an axis, padded with zeros to `n` elements."""
-        return self.xp.fft.fft(array, n=n, axis=axis)
-
-    def ifft(self, array: Any, n: int, axis: int) -> Any:
-        """The inverse of `fft`."""
-        return self.xp.fft.ifft(array, n=n, axis=axis)

@@ -120,6 +120,23 @@ def _row_tile(dtype, lanes, from_step, to_step, adds=False):
     return tile
 
 
+@inside("contract")
+def _stretch_of(rows, low, count, clipped):
+    """The parts of rows from low on in the grid, count elements; from there on they are counted."""
+    found = 0
+    for r in range(len(rows)):
+        to = rows[r, 1] - low
+        begin, end = max(0, -to), min(rows[r, 2], count - to)
+        if begin < end:
+            clipped[found, 0] = rows[r, 0] + begin * rows[r, 3]
+            clipped[found, 1] = to + begin
+            clipped[found, 2] = end - begin
+            clipped[found, 3] = rows[r, 3]
+            clipped[found, 4] = rows[r, 4]
+            found += 1
+    return found
+
+
 def _moves(dtype, lanes):
     """The functions that move rows of images into the grid, and rows of sums out of it; all by addresses."""
     real = np.dtype(dtype).type
@@ -130,22 +147,6 @@ def _moves(dtype, lanes):
     def vector(address, count):
         """So many numbers at an address."""
         return array_at(address, real, count)
-
-    @inside("contract")
-    def stretch_of(rows, low, count, clipped):
-        """The parts of rows from low on in the grid, count elements; from there on they are counted."""
-        found = 0
-        for r in range(len(rows)):
-            to = rows[r, 1] - low
-            begin, end = max(0, -to), min(rows[r, 2], count - to)
-            if begin < end:
-                clipped[found, 0] = rows[r, 0] + begin * rows[r, 3]
-                clipped[found, 1] = to + begin
-                clipped[found, 2] = end - begin
-                clipped[found, 3] = rows[r, 3]
-                clipped[found, 4] = rows[r, 4]
-                found += 1
-        return found
 
     @inside("contract")
     def place_row(source, to, count, step):
@@ -182,7 +183,7 @@ def _moves(dtype, lanes):
                 for t in range(rows[r, 2]):
                     y[to + step * t] = sums[source + t] + b
 
-    return _Moves(vector, stretch_of, place_row, place_group, crop)
+    return _Moves(vector, _stretch_of, place_row, place_group, crop)
 
 
 # --- few channels: a stretch of a sum stays in the cache while terms are added to it

@@ -33,8 +33,76 @@ def _unwritable(what: str) -> Callable[..., Any]:
     return method
 
 
-class RecordedImages(RecordedArithmetic, InPlaceImages):
-    """The part of the recorder for batches of images; threads share the work of each instruction."""
+class RecordedBatches(RecordedArithmetic, InPlaceImages):
+    """Batches of images in a program's memory: blocks, stacks of products, parts that become a whole."""
+
+    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
+        """As many images as stay in a cache."""
+        return slices(count, min(max(1, BLOCK_ELEMENTS // max(1, size)), most or count))
+
+    @contextlib.contextmanager
+    def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Recorded]:
+        """New memory; what is later written may use it again."""
+        (count, *sizes), own = shape, prod(shape[1:])
+        lines = self.fresh((count, line_of(own, self.dtype.itemsize)))
+        yield lines[:, :own].split_last(tuple(sizes))
+
+    def room(self, shape: Sequence[int], like: Any) -> Recorded:
+        """New memory."""
+        return self.fresh(tuple(shape))
+
+    def product(
+        self, a: Recorded, b: Recorded, target: Recorded | None = None, add: bool = False
+    ) -> Recorded:
+        """Each matrix of the stacks with its own, those of the smaller stack again and again."""
+        if a.ndim > 2 or b.ndim > 2:
+            check_fixed(a, b)
+        lead = max(a.shape[:-2], b.shape[:-2], key=len)
+        result = self.fresh((*lead, a.sizes[-2], b.sizes[-1])) if target is None else target
+        if not result.size or (prod(lead) > 1 and self.multiply_stack(result, a, b, add)):
+            return result
+        if prod(lead) > _MOST:
+            raise CannotRecordError("products of many matrices")
+        for number in range(prod(lead)):
+            index: list[int] = []
+            for size in reversed(lead):
+                index.insert(0, number % size)
+                number //= size
+            to, left, right = (x[(*index[len(lead) - x.ndim + 2 :], ...)] for x in (result, a, b))
+            self.multiply(to, left, right, add)
+        return result
+
+    def add(self, a: Recorded, b: Recorded, target: Recorded | None = None) -> Recorded:
+        """The sum; b has as many axes as a behind its first ones, or 1 in their places."""
+        result = self.fresh(a.shape) if target is None else target
+        while b.ndim < a.ndim:
+            b = self.xp.expand_dims(b, axis=0)
+        self.emit_arithmetic("add", result, [a, self.broadcast(b, a.shape)])
+        return result
+
+    def _zeros(self, shape: Sequence[int], like: Any) -> Recorded:
+        result = self.room(shape, like)
+        self._clear(result)
+        return result
+
+    def _clear(self, target: Recorded) -> None:
+        self.emit_arithmetic("zero", target, [])
+
+    def _write(self, target: Recorded, places: Index, part: Recorded) -> None:
+        if part.size:
+            self.copy(target[places], part)
+
+    def _is_in(self, part: Recorded, place: Recorded) -> bool:
+        each = zip(part.shape, part.strides, place.strides, strict=True)
+        is_same = all(size == 1 or own == other for size, own, other in each)
+        return is_same and (part.block, part.offset) == (place.block, place.offset)
+
+    def _split_last(self, array: Recorded, sizes: Sequence[int]) -> Recorded:
+        return array.split_last(tuple(sizes))
+
+
+class RecordedImages(RecordedBatches):
+    """The part of the recorder for convolutions; threads share the work of each instruction."""
 
     def compiles(self) -> bool:
         """True: programs are compiled."""
@@ -236,67 +304,3 @@ class RecordedImages(RecordedArithmetic, InPlaceImages):
         """A compiled function, found with its record for the addresses of the arrays."""
         function, _ = work(*[0] * len(arrays))
         self.run_planned(function, parts, lambda addresses: flat(work(*addresses)[1]), arrays)
-
-    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
-        """As many images as stay in a cache."""
-        return slices(count, min(max(1, BLOCK_ELEMENTS // max(1, size)), most or count))
-
-    @contextlib.contextmanager
-    def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Recorded]:
-        """New memory; what is later written may use it again."""
-        (count, *sizes), own = shape, prod(shape[1:])
-        lines = self.fresh((count, line_of(own, self.dtype.itemsize)))
-        yield lines[:, :own].split_last(tuple(sizes))
-
-    def room(self, shape: Sequence[int], like: Any) -> Recorded:
-        """New memory."""
-        return self.fresh(tuple(shape))
-
-    def product(
-        self, a: Recorded, b: Recorded, target: Recorded | None = None, add: bool = False
-    ) -> Recorded:
-        """Each matrix of the stacks with its own, those of the smaller stack again and again."""
-        if a.ndim > 2 or b.ndim > 2:
-            check_fixed(a, b)
-        lead = max(a.shape[:-2], b.shape[:-2], key=len)
-        result = self.fresh((*lead, a.sizes[-2], b.sizes[-1])) if target is None else target
-        if not result.size or (prod(lead) > 1 and self.multiply_stack(result, a, b, add)):
-            return result
-        if prod(lead) > _MOST:
-            raise CannotRecordError("products of many matrices")
-        for number in range(prod(lead)):
-            index: list[int] = []
-            for size in reversed(lead):
-                index.insert(0, number % size)
-                number //= size
-            to, left, right = (x[(*index[len(lead) - x.ndim + 2 :], ...)] for x in (result, a, b))
-            self.multiply(to, left, right, add)
-        return result
-
-    def add(self, a: Recorded, b: Recorded, target: Recorded | None = None) -> Recorded:
-        """The sum; b has as many axes as a behind its first ones, or 1 in their places."""
-        result = self.fresh(a.shape) if target is None else target
-        while b.ndim < a.ndim:
-            b = self.xp.expand_dims(b, axis=0)
-        self.emit_arithmetic("add", result, [a, self.broadcast(b, a.shape)])
-        return result
-
-    def _zeros(self, shape: Sequence[int], like: Any) -> Recorded:
-        result = self.room(shape, like)
-        self._clear(result)
-        return result
-
-    def _clear(self, target: Recorded) -> None:
-        self.emit_arithmetic("zero", target, [])
-
-    def _write(self, target: Recorded, places: Index, part: Recorded) -> None:
-        if part.size:
-            self.copy(target[places], part)
-
-    def _is_in(self, part: Recorded, place: Recorded) -> bool:
-        each = zip(part.shape, part.strides, place.strides, strict=True)
-        is_same = all(size == 1 or own == other for size, own, other in each)
-        return is_same and (part.block, part.offset) == (place.block, place.offset)
-
-    def _split_last(self, array: Recorded, sizes: Sequence[int]) -> Recorded:
-        return array.split_last(tuple(sizes))
