@@ -110,22 +110,6 @@ class _XpgradKernel(torch.autograd.Function):
         return vmap_forward(kernel, run, in_dims[1:-3], operands, attributes)
 
 
-class _EagerKernel(_XpgradKernel):
-    """The same function, for calls outside of the transformations of `torch.func`.
-
-    PyTorch then calls one function instead of two, and does not look up the forward's signature each time.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
-        outputs = _XpgradKernel.forward(*args)
-        _XpgradKernel.setup_context(ctx, args, outputs)
-        return outputs
-
-    # PyTorch knows by this very function that the forward takes the context.
-    setup_context = staticmethod(torch.autograd.Function.setup_context)
-
-
 class CallTemplate:
     """The data that calls of a planned kernel share if they differ in their tensors alone.
 
@@ -284,7 +268,8 @@ def call_again(ready: Ready, flat: Sequence[Tensor], packing: PackedRows | None 
     template = ready.known.template
     if torch.is_grad_enabled():
         return _apply_unwatched(template, ready, packing, *flat)
-    return tuple(template.forward(ready, flat, packing)[: template.count])
+    outputs = ready.run() if packing is None else template.forward(ready, flat, packing)
+    return outputs[: template.count]
 
 
 def _rows(packing: PackedRows | None, flat: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -551,8 +536,7 @@ def apply(
         elif is_forward_mode():
             outputs = _as_many_operators(kernel, operands, attributes, asked)
         else:
-            function = _XpgradKernel if are_transforms_active() else _EagerKernel
-            outputs = _apart(kernel, function.apply(kernel, *operands, attributes, asked, again))
+            outputs = _apart(kernel, _XpgradKernel.apply(kernel, *operands, attributes, asked, again))
     except Exception:
         kernel.explain(operands)
         raise

@@ -17,7 +17,7 @@ from xpgrad_torch._lengths import LENGTHS, in_time_major, lengths_tensor, with_r
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import collecting
 from xpgrad_torch._packing import PackedRows, are_rows_taken
-from xpgrad_torch._private import parameters_in, parameters_of
+from xpgrad_torch._private import parameters_in
 from xpgrad_torch._recurrent import Recurrent, States
 from xpgrad_torch._units import run_packed
 
@@ -100,6 +100,8 @@ class OneLayer(Recurrent, nn.RNNBase):
         results = self._known(head, suffixes, X, states, lengths)
         count, sequences = len(self._STATES), self._sequences()
         if results is None:
+            if suffixes[0] == "_l0":
+                self._check_input(X)
             initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
             operands = {"X": X, **self._weights(suffixes), LENGTHS: lengths, **initial, **self._masks(X)}
             results = self._run_kernel(operands, count + sequences, head)
@@ -189,14 +191,17 @@ class Layers(OneLayer):
             return self._forward_packed(input, hx, reset)
         single = is_single(self._NAME, input, 2, "torch.Tensor or PackedSequence")
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
-        self._check_input(X, parameters_of(self, ["weight_ih_l0"])[0])
         states: States = ()
         if hx is not None:
+            self._check_input(X)
             states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
             states = tuple(state.unsqueeze(1) for state in states) if single else states
         if lengths is not None or reset is not None:
             lengths = self._lengths_tensor(lengths, X, in_time_major(reset, single, self.batch_first))
-        sequences, finals = self._run_layers(X, lengths, states)
+        if self.num_layers == 1:
+            sequences, finals = self._run_layer(self._suffixes(), X, lengths, states)
+        else:
+            sequences, finals = self._run_layers(X, lengths, states)
         if single:
             sequences, finals = (tuple(x.squeeze(1) for x in part) for part in (sequences, finals))
         elif self.batch_first:
@@ -226,7 +231,7 @@ class Layers(OneLayer):
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         if data.dim() != 2:
             raise RuntimeError(f"{self._NAME}: input.data has {data.dim()} dimensions, expected 2")
-        self._check_input(data, parameters_of(self, ["weight_ih_l0"])[0])
+        self._check_input(data)
         shapes = self._state_shapes(int(batch_sizes[0]))
         states = () if hx is None else self._split(hx, shapes, data.dtype)
         if sorted_indices is not None:
@@ -292,8 +297,6 @@ class Layers(OneLayer):
         axes holds the rows of the packing, and so does the output. `each` gets the sequences of each layer.
         """
         suffixes, D = self._suffixes(), self._directions()
-        if self.num_layers == 1 and X.dim() == 3 and each is None:
-            return self._run_layer(suffixes, X, lengths, states)
         finals = []
         sequences: States = (X,)
         for layer in range(self.num_layers):
@@ -301,7 +304,7 @@ class Layers(OneLayer):
             if layer and self.dropout and self.training:
                 X = _dropout(X, self.dropout, packing)
             rows = slice(layer * D, (layer + 1) * D)
-            initial = states if self.num_layers == 1 else [x[rows] for x in states]
+            initial = [x[rows] for x in states]
             if packing is not None and X.dim() == 2:
                 sequences, final = self._run_rows(suffixes[rows], X, packing, initial)
             else:

@@ -218,7 +218,9 @@ class Recurrent(Unscripted, Sampled, nn.Module):
             for name, x in operands.items()
         }
 
-    def _check_input(self, X: Tensor, weight: Tensor) -> None:
+    def _check_input(self, X: Tensor) -> None:
+        """Raise for an input of another width or dtype than the first layer's weight."""
+        (weight,) = parameters_of(self, ["weight_ih" + self._suffixes()[0]])
         if X.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"{self._NAME}: input.size(-1) is {X.shape[-1]}, expected input_size = {self.input_size}"
@@ -277,16 +279,17 @@ class CellModule(Recurrent, nn.RNNCellBase):
         if isinstance(input, Proxy):
             return as_node(self, input, hx)
         single = is_single(self._NAME, input, 1)
-        self._check_input(input, parameters_of(self, ["weight_ih"])[0])
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
             states = tuple([input.new_zeros(shape) for _ in self._STATES])
         else:
+            self._check_input(input)
             states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
         head = self._head(True, False)
         results = self._known(head, [""], rows[0], rows[1:])
         if results is None:
+            self._check_input(input)
             operands = {**dict(zip(("X", *self._STATE_OPERANDS), rows, strict=False)), **self._weights([""])}
             results = self._run_kernel(operands, head=head)
         return self._join(tuple([x.squeeze(0) for x in results]) if single else results)
