@@ -213,3 +213,26 @@ def test_wrong_arguments(name: str, shape: tuple[int, ...], text: str, rng: np.r
     out = xpgrad.gru_d(**operands)
     with pytest.raises(ValueError, match="gru_d_grad: no cotangent is given"):
         xpgrad.gru_d_grad(**operands, **{key: getattr(out, key) for key in SAVED})
+
+
+class Traced(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = GRUD(3, 4)
+
+    def forward(self, values, mask, delta):
+        return self.layer(values, mask, delta)[0]
+
+
+def test_the_layer_is_a_node_of_torch_fx_and_knows_autocast():
+    model, (values, delta) = Traced(), torch.rand(2, 5, 2, 3)
+    mask = (values > 0.5).float()
+    expected = model(values, mask, delta)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.op for node in traced.graph.nodes].count("call_module") == 1
+    assert torch.equal(traced(values, mask, delta), expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = [x.bfloat16() for x in (values, mask, delta)]
+        found = model(*rounded)
+    # the product that makes the gaps is autocast's
+    torch.testing.assert_close(found, model(*[x.float() for x in rounded]), rtol=0.01, atol=0.01)
