@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -458,3 +459,25 @@ def test_functions_against_autograd() -> None:
     found = torch.autograd.grad(outputs, leaves, [torch.tensor(cotangents[f"grad_{k}"]) for k in values])
     for key, grad in zip(operands, found, strict=True):
         np.testing.assert_allclose(grad, grads[key], rtol=0, atol=1e-11, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_a_call_leaves_no_circles_of_references(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A circle would hold a call's arrays until the collector finds it."""
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    operands, masks = problem(name, ("recurrent_mask", "zoneout_h"))
+    forward, gradient = getattr(xpgrad, name), getattr(xpgrad, f"{name}_grad")
+
+    def step() -> None:
+        outputs = forward(**operands, **masks)
+        saved = {field: getattr(outputs, field) for field in SAVED[name]}
+        gradient(**operands, **masks, **saved, grad_H_all=outputs.H_all)
+
+    step()
+    gc.collect()
+    gc.disable()
+    try:
+        step()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

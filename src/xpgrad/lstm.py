@@ -287,7 +287,7 @@ def _add_peepholes(back: BackwardLoop, chunk: Chunk, d: Any) -> None:
 def _add_projection(back: BackwardLoop, chunk: Chunk, d: Any) -> None:
     """dS: see `hidden_state`."""
     if back.hidden is not None:
-        back.hidden.add_projection(chunk, back.local_rows("made_S", chunk))
+        back.hidden.add_projection(back, chunk, back.local_rows("made_S", chunk))
 
 
 _OPERATOR = LoopOperator(

@@ -144,7 +144,7 @@ class BackwardLoop(StepLoop):
         own = [carry(k)] if self.plan.direct[k] else []
         if k == 0 and self.hidden is not None:
             direct = [self.carried(buffer) for buffer in own]
-            self.hidden.enter()
+            self.hidden.enter(self)
             return direct
         end = self.call.initial(f"grad_{capital(self.plan.states[k])}_t", self.direction)
         return [self.carried(buffer, None if number else end) for number, buffer in enumerate([*own, *backs])]
@@ -210,7 +210,7 @@ class BackwardLoop(StepLoop):
         for name in plan.local:
             self.put(Buffer(name, 1, "local"), self.sums.scratch(name, self.call.H))
         if hidden is not None and (plan.rebuild or "R" in self.wanted):
-            self.taken = hidden.masked_before(chunk, self._wrapped(0), self._wrapped(0, True))
+            self.taken = hidden.masked_before(self, chunk, self._wrapped(0), self._wrapped(0, True))
         if plan.rebuild is not None:
             self.operands |= plan.rebuild(self, chunk)
         engine.scan(self._stages(columns, False), chunk.later)
@@ -222,7 +222,7 @@ class BackwardLoop(StepLoop):
         for k in range(len(plan.states)):
             if before(k).name in self._read:
                 self.put(before(k), self._wrapped(k, is_first))
-        made: list[Any] = [] if hidden is None else hidden.stages()
+        made: list[Any] = [] if hidden is None else hidden.stages(self)
         for level, stage in enumerate(plan.stages):
             made.append(self.stage(stage))
             for group, weight, (own, last) in zip(plan.groups, self._weights, plan.products, strict=True):
@@ -232,7 +232,7 @@ class BackwardLoop(StepLoop):
                     made.append(Product(source, weight, self.operands[group.back.name].rows))
             made += self.averages(plan.averages, level)
         if is_first and hidden is not None and self._wants_initial(0):
-            made.append(hidden.to_initial())
+            made.append(hidden.to_initial(self))
         return made
 
     def _columns(self, columns: Any, own: range) -> Operand:
@@ -270,7 +270,7 @@ class BackwardLoop(StepLoop):
     def _initial_gradient(self, k: int) -> Any:
         """The cotangent carried back to an initial state."""
         if k == 0 and self.hidden is not None:
-            return self.hidden.initial_gradient()
+            return self.hidden.initial_gradient(self)
         total, *others = (self.engine.array(rows) for rows in self._carries[k])
         for one in others:
             total = total + one

@@ -72,7 +72,7 @@ class ForwardLoop(StepLoop):
         plan = self.plan
         for k, rows in enumerate(states):
             self.put(before(k), rows)
-        made = self._hidden.into_product()
+        made = self._hidden.into_product(self)
         made += [
             Product(self._multiplied(group.state), weight, self.operands[group.product.name].rows)
             for group, weight in zip(plan.groups, self._weights, strict=True)
@@ -85,7 +85,7 @@ class ForwardLoop(StepLoop):
                     source, target = (self.operands[b.name] for b in (group.source, group.product))
                     made.append(Product(source, weight, target.rows))
             made += self.averages(plan.averages, level)
-        return [*made, *self._hidden.hand_on()]
+        return [*made, *self._hidden.hand_on(self)]
 
     def _multiplied(self, state: int) -> Operand:
         """A state before the step as R multiplies it."""

@@ -89,11 +89,14 @@ def initial_state_pullback(xp: Any, direct: Any, product: Any, mask: Any, passed
 
 
 class _HiddenState:
-    """What both directions share: operands of the options in the loop, and whether there are any."""
+    """What both directions share: operands of the options in the loop, and whether there are any.
+
+    Methods get the loop: an object that kept it would be a circle, and hold arrays until they are collected.
+    """
 
     def __init__(self, loop: Any) -> None:
         call, direction, wrap = loop.call, loop.direction, loop.engine.wrap
-        self._loop, self._width = loop, call.state_width
+        self._width = call.state_width
         own = {name: call.state_option(name, direction) for name in STATE_OPTIONS}
         mask = own["recurrent_mask"]
         self.has_mask, self.has_zoneout = mask is not None, own["zoneout_h"] is not None
@@ -104,13 +107,13 @@ class _HiddenState:
         loop.operands["kept_h"] = Operand(call.wrapped("zoneout_h", direction) if self.has_zoneout else None)
         loop.operands["none"] = Operand(None)
 
-    def _carried(self, name: str, rows: Any = None) -> None:
+    def _carried(self, loop: Any, name: str, rows: Any = None) -> None:
         """A state that every step rewrites; from zeros by default."""
-        rows = self._loop.timeline.zeros(self._width) if rows is None else rows
-        self._loop.carried(Buffer(name, 1, "first"), rows)
+        rows = loop.timeline.zeros(self._width) if rows is None else rows
+        loop.carried(Buffer(name, 1, "first"), rows)
 
-    def _project(self, source: str, weight: Any, target: str) -> Product:
-        operands = self._loop.operands
+    def _project(self, loop: Any, source: str, weight: Any, target: str) -> Product:
+        operands = loop.operands
         return Product(operands[source], weight, operands[target].rows)
 
 
@@ -131,28 +134,28 @@ class StateForward(_HiddenState):
         call = loop.call
         self._weight = None if self._S is None else call.engine.loop_weight(self._S.T, call.T)
         if self.has_mask:
-            self._carried("taken")
+            self._carried(loop, "taken")
         if self._S is not None:
-            self._carried("projected")
+            self._carried(loop, "projected")
         loop.operands["output"] = loop.operands["after0"]
         if self._S is not None or self.has_zoneout:
             loop.carried(Buffer("output", 1, "first"))
 
-    def into_product(self) -> list:
+    def into_product(self, loop: Any) -> list:
         """Stages before the products of the previous state."""
         if self.has_mask:
-            return [self._loop.stage(stage(Formula(masked_state), "before0 mask", "taken"))]
-        self._loop.operands["taken"] = self._loop.operands["before0"]
+            return [loop.stage(stage(Formula(masked_state), "before0 mask", "taken"))]
+        loop.operands["taken"] = loop.operands["before0"]
         return []
 
-    def hand_on(self) -> list:
+    def hand_on(self, loop: Any) -> list:
         """Stages from the step's output to the state."""
         if self._S is None and not self.has_zoneout:
             return []
         made = "output" if self._S is None else "projected"
         old = "before0" if self.has_zoneout else "none"
-        last = self._loop.stage(stage(Formula(state_handed_on), f"{made} {old} kept_h", "after0"))
-        return [last] if self._S is None else [self._project("output", self._weight, "projected"), last]
+        last = loop.stage(stage(Formula(state_handed_on), f"{made} {old} kept_h", "after0"))
+        return [last] if self._S is None else [self._project(loop, "output", self._weight, "projected"), last]
 
 
 class StateBackward(_HiddenState):
@@ -166,43 +169,44 @@ class StateBackward(_HiddenState):
         The loop.
     """
 
-    def enter(self) -> None:
+    def enter(self, loop: Any) -> None:
         """Enter the operands."""
-        loop, call = self._loop, self._loop.call
-        self._carried("back0")
-        self._carried("passed", call.initial("grad_H_t", loop.direction))
+        call = loop.call
+        self._carried(loop, "back0")
+        self._carried(loop, "passed", call.initial("grad_H_t", loop.direction))
         self._weight = None if self._S is None else call.engine.loop_weight(self._S, call.T)
         loop.carried(Buffer("output", 1, "first"))
         self._direct = "carry0" if "carry0" in loop.operands else "none"
 
-    def stages(self) -> list:
+    def stages(self, loop: Any) -> list:
         """Stages from the cotangents of the state to that of the step's output."""
-        loop, state = self._loop, "output" if self._S is None else "projected"
+        state = "output" if self._S is None else "projected"
         if self._S is not None:
             loop.put(Buffer("projected", 1, "local"), loop.sums.scratch("projected", self._width))
         inputs = f"given0 {self._direct} back0 mask passed kept_h"
         first = loop.stage(stage(Formula(state_handed_on_pullback), inputs, f"{state} passed"))
-        return [first] if self._S is None else [first, self._project("projected", self._weight, "output")]
+        return (
+            [first] if self._S is None else [first, self._project(loop, "projected", self._weight, "output")]
+        )
 
-    def add_projection(self, chunk: Chunk, made: Any) -> None:
+    def add_projection(self, loop: Any, chunk: Chunk, made: Any) -> None:
         """Add the chunk's share to the gradient of S, from rows of its steps' outputs."""
-        loop = self._loop
         loop.sums.add_weight("S", loop.sums.weighted(chunk, loop.local_rows("projected", chunk)), made)
 
-    def to_initial(self) -> Elementwise:
+    def to_initial(self, loop: Any) -> Elementwise:
         """The stage after the first step that completes the initial state's cotangent."""
         inputs = f"{self._direct} back0 mask passed"
-        return self._loop.stage(stage(Formula(initial_state_pullback), inputs, "passed"))
+        return loop.stage(stage(Formula(initial_state_pullback), inputs, "passed"))
 
-    def initial_gradient(self) -> Any:
+    def initial_gradient(self, loop: Any) -> Any:
         """The initial state's cotangent, after the last chunk."""
-        return self._loop.engine.array(self._loop.operands["passed"].rows)
+        return loop.engine.array(loop.operands["passed"].rows)
 
-    def masked_before(self, chunk: Chunk, h_rows: Any, h_start: Any) -> Any:
+    def masked_before(self, loop: Any, chunk: Chunk, h_rows: Any, h_start: Any) -> Any:
         """For each row of a chunk the masked previous state, which R multiplied; None without a mask."""
         if not self.has_mask:
             return None
-        loop, formula = self._loop, Formula(masked_state)
+        formula = Formula(masked_state)
         rows = loop.sums.scratch("masked", self._width)
         for source, steps in ((h_rows, chunk.later), (h_start, chunk.first)):
             inputs = [Operand(source, 1, "before"), loop.operands["mask"]]
