@@ -23,7 +23,7 @@ from xpgrad.engine.images.shifts import (
 from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
 
 
-class Spectra(Protocol):
+class FourierTransforms(Protocol):
     """An engine's Fourier transforms."""
 
     xp: Any
@@ -49,7 +49,7 @@ class Spectra(Protocol):
         return self.xp.fft.ifft(array, n=n, axis=axis)
 
 
-class Images(Spectra, Protocol):
+class Images(FourierTransforms, Protocol):
     """An engine's part for batches of images; the methods here are those of the standard engine."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
