@@ -1,4 +1,8 @@
-"""xpgrad's kernels under autograd and `torch.func`: one autograd function for all of them."""
+"""xpgrad's kernels under autograd and `torch.func`.
+
+`_PlannedKernel` is for kernels that have programs, `_XpgradKernel` for the others and for transformations,
+`_XpgradGradient` for a gradient that autograd follows.
+"""
 
 from __future__ import annotations
 

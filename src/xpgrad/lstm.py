@@ -10,8 +10,9 @@ z the gates' pre-activations::
     z_o = W_o x + R_o h' + b_o + P_o c       o = gate(z_o)
                                              h = o output(c)
 
-ONNX calls the activations f, g and h, and the candidate's block c: the operators' order is i o f c. x is the
-step's input, h' and c' the states before it, b the sum of both biases, P the peepholes; `clip` bounds the z.
+ONNX calls the activations f, g and h, and the candidate's block c: the operators' order is i o f c. x is
+the step's input (the operand `x` of a plan is W x), h' and c' the states before it, b the sum of both
+biases, P the peepholes; `clip` bounds the z.
 In the backward pass dx is the cotangent of x, and so on::
 
     dh += the cotangent from the step after      do = dh output(c)    dz_o = gate'(z_o) do
@@ -114,10 +115,10 @@ class LSTMGrads(NamedTuple, Generic[AnyArray]):
 
 # --- the formulas of one step ------------------------------------------------------------------------
 #
-# The parameters are the operands, then the constants. An operand with a block for each gate is a tuple; zi is
-# the block of z for the gate i. z and r are the gates' input and recurrent products; in the pullback z is
-# their sum, rebuilt if clip or an activation needs it. b and p are biases and peepholes, `kept` is the share
-# of the old cell state that zoneout keeps. dy and dc_all are cotangents of the states as outputs; dh and dc
+# The parameters are the operands, then the constants. An operand with a block for each gate is a tuple; zi
+# is the block of z for the gate i. z and r are the gates' input and recurrent products; in the pullback z
+# is their sum, rebuilt if clip or an activation needs it. b and p are biases and peepholes, `share` is how
+# much of the old cell state zoneout keeps. dy and dc_all are cotangents of the states as outputs; dh and dc
 # come from the step after.
 
 
@@ -138,7 +139,7 @@ def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
 
 
 def _lstm_step(
-    xp: Any, z: Any, r: Any, b: Any, p: Any, c_prev: Any, kept: Any,
+    xp: Any, z: Any, r: Any, b: Any, p: Any, c_prev: Any, share: Any,
     *, gate: Any, candidate: Any, output: Any, clip: Any, input_forget: Any,
 ) -> tuple:  # fmt: skip
     """Gates i o f g, cell state, output."""
@@ -149,21 +150,21 @@ def _lstm_step(
     c = f * c_prev + i * g
     o = activate(xp, gate, _pre_activation(xp, zo + ro, bo, po, c), clip)
     h = o * activate(xp, output, c, None)
-    if kept is not None:
-        c = kept * c_prev + (1 - kept) * c
+    if share is not None:
+        c = share * c_prev + (1 - share) * c
     return (i, o, f, g), c, h
 
 
-def _lstm_made(xp: Any, gates: Any, c: Any, c_prev: Any, kept: Any, *, output: Any) -> tuple:
+def _lstm_made(xp: Any, gates: Any, c: Any, c_prev: Any, share: Any, *, output: Any) -> tuple:
     """Cell state and output of the step's gates, before zoneout and projection."""
     i, o, f, g = gates
-    if kept is not None:
+    if share is not None:
         c = f * c_prev + i * g
     return c, o * activate(xp, output, c, None)
 
 
 def _lstm_step_pullback(
-    xp: Any, dy: Any, dh: Any, dc_all: Any, dc: Any, gates: Any, c: Any, kept: Any, c_prev: Any,
+    xp: Any, dy: Any, dh: Any, dc_all: Any, dc: Any, gates: Any, c: Any, share: Any, c_prev: Any,
     z: Any, b: Any, p: Any,
     *, gate: Any, candidate: Any, output: Any, clip: Any, input_forget: Any, full: Any,
 ) -> tuple:  # fmt: skip
@@ -176,10 +177,10 @@ def _lstm_step_pullback(
         dh = dh + dy
     if dc_all is not None:
         dc = dc + dc_all
-    if kept is not None:
+    if share is not None:
         c = f * c_prev + i * g  # what the step made
-        passed = kept * dc
-        dc = (1 - kept) * dc
+        passed = share * dc
+        dc = (1 - share) * dc
     y = activate(xp, output, c, None)
     do = activate_pullback(xp, gate, dh * y, _gate_input(xp, zo, bo, po, c, o), o, clip)
     dc = dc + activate_pullback(xp, output, dh * o, c, y, None)
@@ -199,7 +200,7 @@ def _lstm_step_pullback(
             dc_prev = dc_prev + df * pf
     if full:
         dc_prev = dc_prev + di * pi
-    if kept is not None:
+    if share is not None:
         dc_prev = dc_prev + passed
     return (di, do, df, dg), dc_prev
 
@@ -222,13 +223,13 @@ def _forward(call: RecurrentCall, direction: Direction, *, input_forget: Any) ->
     formula = Formula(_lstm_step, _constants(call, direction, input_forget))
     return ForwardPlan(
         tuple(_LSTM.states),
-        [stage(formula, "x product0 b p before1 kept", "x after1 output")],
+        [stage(formula, "x product0 b p before1 share", "x after1 output")],
         _GROUPS,
         kept={"iofc": (Buffer("x", 4, "now"),)},  # the gates replace their input products
         operands={
             "b": call.bias_operand(direction),
             "p": _peepholes(call, direction),
-            "kept": Operand(call.wrapped("zoneout_c", direction)),
+            "share": Operand(call.wrapped("zoneout_c", direction)),
         },
     )
 
@@ -239,15 +240,15 @@ def _backward(
     full = peephole == "full" and call.part("P", direction) is not None
     rebuild = call.needs_pre_activations(direction.activations[:2])  # the output activation reads C
     formula = Formula(_lstm_step_pullback, _constants(call, direction, input_forget) | {"full": full})
-    kept = Operand(call.wrapped("zoneout_c", direction))
+    share = Operand(call.wrapped("zoneout_c", direction))
     # zoneout hides the cell state that a step made from the gradient of P, a projection its output from dS
-    hidden = [name for name in ("P", "S") if name in wanted and (name == "S" or kept.rows is not None)]
+    hidden = [name for name in ("P", "S") if name in wanted and (name == "S" or share.rows is not None)]
     made = Formula(_lstm_made, {"output": direction.activations[2]})
-    again = [stage(made, "gates after1 before1 kept", "made_P made_S")] if hidden else []
+    again = [stage(made, "gates after1 before1 share", "made_P made_S")] if hidden else []
     return BackwardPlan(
         tuple(_LSTM.states),
         _GROUPS,
-        [*again, stage(formula, "dy dh given1 carry1 gates after1 kept before1 z b p", "columns carry1")],
+        [*again, stage(formula, "dy dh given1 carry1 gates after1 share before1 z b p", "columns carry1")],
         Buffer("columns", 4, "local"),
         products=[(range(4), len(again))],
         direct=[False, True],
@@ -259,7 +260,7 @@ def _backward(
             "z": Operand(None, 4),
             "b": call.bias_operand(direction, rebuild),
             "p": _peepholes(call, direction, rebuild or full),
-            "kept": kept,
+            "share": share,
             "made_P": Operand(None),
             "made_S": Operand(None),
         },

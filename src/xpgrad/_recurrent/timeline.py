@@ -1,4 +1,4 @@
-"""The rows of each step of a recurrence: the only place that knows sequence lengths and directions.
+"""The rows of each step of a recurrence, for sequence lengths and directions.
 
 An array (T, N, width) becomes rows (S, width), one row for each valid pair of time and sequence. The
 sequences are sorted by falling length, so those still running at a step are the first ones of the batch, and
@@ -8,8 +8,9 @@ reaches nothing.
 
 If all sequences have length T, the rows are those of the array itself, and nothing is copied or sorted.
 
-`RowOrder` is what kernels use of all this. A `Timeline` knows the lengths. A `RecordedTimeline` belongs to a
-program, whose calls each bring their own. A `MaskedTimeline` has lengths that a trace does not know.
+`RowOrder` is what kernels use of all this. A `Timeline` knows the lengths. A `RecordedTimeline` belongs to
+a program, whose calls each bring their own: `programs/schedule.py` and `native_timeline.py` find the rows
+then. A `MaskedTimeline` has lengths that a trace does not know.
 
 Resets cut a sequence into pieces that do not depend on one another. The initial state belongs to the piece
 with which the direction starts, the final state to the piece with which it ends, and all other pieces start

@@ -116,7 +116,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         total += np.matmul(a, b)
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
-        """The sum over the rows, as a product with BLAS, in one pass."""
+        """The sum over the rows, as a product, in one pass."""
         return self.matmul(np.ones((1, array.shape[0]), dtype=array.dtype), array)[0]
 
     def column_dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -167,7 +167,7 @@ class Machine:
     # --- time loops
 
     def chunk(self, width: int, like: Any) -> int:
-        """As many rows as stay in the second-level cache between the loop and the products after it."""
+        """Rows of some megabytes, which stay in a cache between the loop and the products after it."""
         return max(CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
 
     def time_loop(

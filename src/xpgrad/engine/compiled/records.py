@@ -305,7 +305,7 @@ Steps before `middle` are the very first one. Of these and of the later ones it 
 place among all steps from last to first.
 """
 
-Tables = namedtuple("Tables", "batch steps resets tables order ordered place starts marks turned_marks")
+Tables = namedtuple("Tables", "batch steps resets tables order ordered place starts marks reverse_marks")
 """What is known of a batch: its sizes, and where in the memory `tables` each table begins.
 
 Parameters
@@ -322,7 +322,7 @@ place
     Of each sequence its place.
 starts
     The first row of each step.
-marks, turned_marks
+marks, reverse_marks
     Of each row where sequences have resets, for time forwards and backwards: `NOTHING_BEFORE` and
     `NOTHING_AFTER`, or their sum. A place below 0 stands for a table that nobody needs.
 """

@@ -174,7 +174,7 @@ def _write_cuts(cuts, parts, ordered, low, high, count):
 
 @inside()
 def schedule(data):
-    """Write the tables of a program's Timeline, and complete the program; see `schedule.Schedule.data`."""
+    """Write the tables of a program's Timeline, and complete the program; see `schedule.Schedule.numbers`."""
     at = _SCHEDULE
     lengths, batch = _vector(data[at.lengths]), data[at.known.batch]
     tables, code = _vector(data[at.known.tables]), _vector(data[at.code])
@@ -193,8 +193,8 @@ def schedule(data):
     if data[at.known.marks] >= 0:
         marks = tables[data[at.known.marks] :]
         _write_marks(marks, False, False, lengths, apart, order, ordered, starts, longest)
-    if data[at.known.turned_marks] >= 0:
-        marks = tables[data[at.known.turned_marks] :]
+    if data[at.known.reverse_marks] >= 0:
+        marks = tables[data[at.known.reverse_marks] :]
         _write_marks(marks, True, resets == 2, lengths, apart, order, ordered, starts, longest)
     if data[at.spans] >= 0:
         _write_spans(tables[data[at.spans] :], False, starts, longest)
@@ -279,7 +279,7 @@ def _unpack(data, part, real):
 def _is_cut_off(data, row):
     """Whether a reset stands between a row and the step before it."""
     at = _MOVE_ROWS
-    place = data[at.known.turned_marks if data[at.reverse] else at.known.marks]
+    place = data[at.known.reverse_marks if data[at.reverse] else at.known.marks]
     return place >= 0 and _vector(data[at.known.tables])[place + row] & NOTHING_BEFORE != 0
 
 

@@ -145,7 +145,7 @@ class Schedule(Work):
             place=self._place,
             starts=self._starts,
             marks=self._marks.get(False, -1),
-            turned_marks=self._marks.get(True, -1),
+            reverse_marks=self._marks.get(True, -1),
         )
 
     def quantities(self) -> Address:
