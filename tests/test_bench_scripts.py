@@ -367,11 +367,13 @@ def test_the_table_of_models(script, monkeypatch):
         given = [x.to("meta") for x in work.given(1)]
         if "packed" not in name:  # whose lengths must be known
             assert network(*given).ndim >= 2
-    tiny = models.Work(lambda: torch.nn.GRU(3, 4), lambda k: (torch.randn(2 + k, 2, 3),))
+    tiny = work._replace(make=lambda: torch.nn.GRU(3, 4), given=lambda k: (torch.randn(2 + k, 2, 3),))
     monkeypatch.setattr(models, "step", lambda model, given: model(*given)[0].sum().backward() or 1.0)
+    assert models.memory("DeepAR (32x168)", ["layers"]) > 0
+    monkeypatch.setattr(models, "memory", lambda _, replaced: 10**6 * (1 + len(replaced)))
     monkeypatch.setattr(models, "WORKS", {"tiny": tiny})
     lines = list(models.table(2, ["tiny"]))
-    assert lines[2].startswith("| tiny | 1 | 1.00 | 1.00 | 1000 / 1000 | ")
+    assert lines[2].startswith("| tiny | 1 | 1.00 | 1.00 | 1000 / 1000 | 1 / 2 | ")
 
 
 # ---------------------------------------------------------------------------------------- recurrences

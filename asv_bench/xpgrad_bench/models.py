@@ -156,7 +156,7 @@ class Fusion(nn.Module):
         after, _ = self.decoder(known, state)
         local = self._joined(0, torch.cat([seen, known], dim=1), torch.cat([before, after], dim=1))
         x = self.enrich(local, enrich.unsqueeze(1))
-        steps = torch.arange(x.shape[1])
+        steps = torch.arange(x.shape[1], device=x.device)
         later = steps > steps[:, None]
         y, _ = self.attend(x, x, x, attn_mask=later, need_weights=False)
         y = self.forth(self._joined(1, x, y))
