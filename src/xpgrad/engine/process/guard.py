@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import weakref
@@ -62,8 +63,12 @@ def memory(size: int) -> tuple[np.ndarray, int]:
 def _protect(address: int) -> None:
     """Let nobody touch the page at an address, where the system has a call for that."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
-        protect = ctypes.CDLL(None).mprotect
-        protect(ctypes.c_void_p(address), ctypes.c_size_t(_PAGE), 0)
+        _library().mprotect(ctypes.c_void_p(address), ctypes.c_size_t(_PAGE), 0)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def damage(address: int, zones: Sequence[Zone]) -> str | None:
