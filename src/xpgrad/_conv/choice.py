@@ -125,9 +125,11 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
 def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
     """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
-    costs, elements = _COMPILED_PATCHES, g.multiplications // (g.outputs // g.group)
+    made = g.outputs // g.group
+    costs, elements = _COMPILED_PATCHES, g.multiplications // made
+    passes = _PASSES_OF_TILES * min(1.0, made / 8)  # a tile has up to eight outputs
     found = {
-        "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights + _PASSES_OF_TILES,
+        "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights + passes,
         "patches": costs.product * g.multiplications + costs.weight * weights + costs.element * elements,
     }
     if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
