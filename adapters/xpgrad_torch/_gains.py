@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.38, 1.08, 1.93),
-        "GRU": (3.29, 1.65, 12.64),
-        "RNN": (2.87, 1.75, 8.4),
-        "Conv1d": (1.79, 1.1, 2.74),
-        "Conv2d": (1.79, 1.1, 2.74),
-        "Conv3d": (1.79, 1.1, 2.74),
+        "LSTM": (1.25, 0.98, 1.84),
+        "GRU": (3.08, 1.88, 10.61),
+        "RNN": (2.69, 1.59, 6.67),
+        "Conv1d": (1.62, 1.04, 2.13),
+        "Conv2d": (1.62, 1.04, 2.13),
+        "Conv3d": (1.62, 1.04, 2.13),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.59, 1.24, 2.24),
