@@ -6,15 +6,14 @@ import ctypes
 import functools
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from xpgrad.engine.process.locks import LastingLock
-from xpgrad.engine.process.settings import jit_enabled
-from xpgrad.engine.programs.foreign import ForeignProgram
+from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.programs.foreign import ForeignProgram, host_functions, why_no_host
 
 TARGET = "xpgrad_program"
 Key = tuple[int, int]
@@ -86,46 +85,20 @@ def registry() -> Registry:
 
 def why_not() -> str | None:
     """Why programs cannot run in XLA's calls now; None if they can, and are registered."""
-    return _why_not_registered() if jit_enabled() else "llvmlite is not there, or XPGRAD_JIT is 0"
-
-
-@functools.cache
-def _why_not_registered() -> str | None:
-    try:
-        _register()
-    except Exception as error:  # any error of another version of llvmlite, XLA or the system
-        return f"{type(error).__name__}: {error}"
-    return None
+    return why_no_host(_register)
 
 
 def _register() -> None:
-    from llvmlite import binding
-
-    from xpgrad.engine.compiled.cache import load
-    from xpgrad.engine.compiled.folder import versions
+    from xpgrad.engine.compiled.machine_code import name_memory
     from xpgrad_jax import native_frame
 
-    own = hashlib.sha256(Path(native_frame.__file__).read_bytes()).hexdigest()[:20]
     words = registry().words
-    binding.add_symbol(native_frame.PROCESS, words.ctypes.data)
-    text = f"""# XLA's calls of programs, {own}; generated, {versions()}
-from xpgrad.engine.compiled.cache import cfunc
-from xpgrad_jax.native_frame import handle, schedule
-
-
-@cfunc("int64(int64, int64, int64)")
-def run_schedule(host, task, data):
-    return schedule(host, task, data)
-
-
-@cfunc("int64(int64)")
-def run(frame):
-    return handle(frame)
-"""
-    module = load("xla_handler", text)
-    handler, words[1] = module.run, module.run_schedule.address
-    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(handler.address)
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function), platform="cpu")
+    name_memory(native_frame.PROCESS, address_of(words))
+    signatures = {"schedule": "int64(int64, int64, int64)", "handle": "int64(int64)"}
+    functions = host_functions("xla_handler", native_frame, signatures)
+    words[1] = functions.schedule.address
+    handle = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(functions.handle.address)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handle), platform="cpu")
 
 
 def call(key: Key, arrays: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct]) -> list[Any]:

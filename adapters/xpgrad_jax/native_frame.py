@@ -47,17 +47,13 @@ _PROGRAM_WORDS = length(ForeignProgramRecord)
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE_TASK = 6, 8, 17
 
 
-def _text(message):
-    return message.encode() + b"\0"
-
-
-_NO_PROGRAM = _text(
+_NO_PROGRAM = (
     "xpgrad: this executable was compiled by another process, and this one has no such program yet: "
     "trace (jit, lower) the same call here before the executable runs"
 )
-_WRONG_CALL = _text("xpgrad: the call's arrays, results or attributes are not those of its program")
-_NO_MEMORY = _text("xpgrad: out of memory")
-_GUARD = _text("xpgrad: the guard found something wrong; xpgrad_jax._ffi.registry().findings() tells what")
+_WRONG_CALL = "xpgrad: the call's arrays, results or attributes are not those of its program"
+_NO_MEMORY = "xpgrad: out of memory"
+_GUARD = "xpgrad: the guard found something wrong; xpgrad_jax._ffi.registry().findings() tells what"
 
 
 @Intrinsic

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +22,7 @@ from xpgrad.engine.compiled import records
 from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.settings import jit_enabled
-from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
+from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram, host_functions, why_no_host
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_keras._private import apply_operation, framework_library
 
@@ -243,16 +240,7 @@ _NAMES = {
 
 def why_not() -> str | None:
     """Why programs cannot run as TensorFlow's kernels; None where they can; TensorFlow then knows them."""
-    return _why_not_registered() if jit_enabled() else "llvmlite is not there, or XPGRAD_JIT is 0"
-
-
-@functools.cache
-def _why_not_registered() -> str | None:
-    try:
-        _register()
-    except Exception as error:  # whatever another version of llvmlite, TensorFlow or the system says
-        return f"{type(error).__name__}: {error}"
-    return None
+    return why_no_host(_register)
 
 
 @functools.cache
@@ -281,39 +269,20 @@ def _process() -> tuple[np.ndarray, list[Any]]:
 
 
 def _register() -> None:
-    from xpgrad.engine.compiled.cache import load
-    from xpgrad.engine.compiled.folder import versions
     from xpgrad.engine.compiled.machine_code import name_memory
     from xpgrad_keras import native_kernel
 
     if sys.platform == "win32":
         raise RuntimeError("TensorFlow for Windows shows no functions in C")
-    own = hashlib.sha256(Path(native_kernel.__file__).read_bytes()).hexdigest()[:20]
     process, _ = _process()
     name_memory(native_kernel.PROCESS, address_of(process))
-    text = f"""# TensorFlow's calls of programs, {own}; generated, {versions()}
-from xpgrad.engine.compiled.cache import cfunc
-from xpgrad_keras.native_kernel import compute, create, lend
-
-
-@cfunc("int64(int64, int64, int64)")
-def run_lend(waiting, task, data):
-    return lend(waiting, task, data)
-
-
-@cfunc("int64(int64)")
-def run_create(construction):
-    return create(construction)
-
-
-@cfunc("void(int64, int64)")
-def run_compute(call, context):
-    compute(call, context)
-"""
-    module = load("tensorflow_kernel", text)
-    process[records.positions(native_kernel.ProcessRecord).lend] = module.run_lend.address
+    signatures = {
+        "lend": "int64(int64, int64, int64)", "create": "int64(int64)", "compute": "void(int64, int64)"
+    }  # fmt: skip
+    functions = host_functions("tensorflow_kernel", native_kernel, signatures)
+    process[records.positions(native_kernel.ProcessRecord).lend] = functions.lend.address
     _declare(framework_library())
-    _declare_kernel(framework_library(), module.run_create.address, module.run_compute.address)
+    _declare_kernel(framework_library(), functions.create.address, functions.compute.address)
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -61,18 +61,14 @@ _CALL_WORDS, _FORM_WORDS, _RESULT_WORDS = map(length, (CallRecord, FormRecord, R
 _HOST, _HOST_WORDS = positions(HostWords), length(HostWords)
 
 
-def _text(message):
-    return message.encode() + b"\0"
-
-
-_OTHER_PROCESS = _text(
+_OTHER_PROCESS = (
     "xpgrad: this graph was made by another process, expected one of this process; "
     "xpgrad_keras.unswap(model) has Keras' layers, which can be written into a file"
 )
-_NO_MEMORY = _text("xpgrad: out of memory")
-_GUARD = _text("xpgrad: the guard found something wrong; xpgrad_keras._programs.findings() tells what")
-_TOO_MANY = _text("xpgrad: the call has too many arrays")
-_PROCESS_NAME, _CALL_NAME = _text("process"), _text("call")
+_NO_MEMORY = "xpgrad: out of memory"
+_GUARD = "xpgrad: the guard found something wrong; xpgrad_keras._programs.findings() tells what"
+_TOO_MANY = "xpgrad: the call has too many arrays"
+_PROCESS_NAME, _CALL_NAME = "process", "call"
 
 
 @Intrinsic

@@ -112,7 +112,7 @@ class RowOrder(ABC):
         return array
 
     def turn(self, rows: Any) -> Any:
-        """Rows in the order in which they have the other direction of time, and back; forward as they are."""
+        """Reorder rows from this direction of time to the other; rows of the forward direction stay."""
         raise NotImplementedError(
             f"{type(self).__name__}: packed rows, expected sequences over time and batch"
         )

@@ -125,7 +125,8 @@ def system(code):
 
 @Intrinsic
 def text_at(code, text):
-    """The address of bytes, which stand in the code."""
+    """The address of a text, which stands in the code with a zero behind it, as C has it."""
+    text = text.encode() + b"\0"
     kind = ir.ArrayType(ir.IntType(8), len(text))
     place = ir.GlobalVariable(code.module, kind, code.module.get_unique_name("text"))
     place.linkage, place.global_constant, place.initializer = "internal", True, kind(bytearray(text))

@@ -8,7 +8,10 @@ independent parts are the host's own. Needs llvmlite.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ import numpy as np
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.settings import thread_count
+from xpgrad.engine.process.settings import jit_enabled, thread_count
 from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.instructions import HOST, Address
 from xpgrad.engine.programs.program import Program
@@ -109,3 +112,36 @@ def _slots() -> np.ndarray:
     from xpgrad.engine.programs.native_foreign import SLOTS
 
     return np.zeros(SLOTS, dtype=np.int64)
+
+
+def host_functions(name: str, module: ModuleType, signatures: Mapping[str, str]) -> Any:
+    """Functions of an adapter's module, compiled, as C functions of these signatures that a host can call."""
+    from xpgrad.engine.compiled.cache import load
+    from xpgrad.engine.compiled.folder import versions
+
+    own = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:20]
+    lines = [
+        f"# {name}, {own}; generated, {versions()}",
+        "from xpgrad.engine.compiled.cache import cfunc",
+        f"import {module.__name__} as module",
+    ]
+    for function, signature in signatures.items():
+        given = ", ".join(f"a{k}" for k in range(signature.count(",") + 1))
+        answer = "" if signature.startswith("void") else "return "
+        lines += ["", "", f'@cfunc("{signature}")', f"def {function}({given}):"]
+        lines.append(f"    {answer}module.{function}({given})")
+    return load(name, "\n".join([*lines, ""]))
+
+
+def why_no_host(register: Callable[[], None]) -> str | None:
+    """Why a host cannot call programs now; None if it can. The first call registers them with the host."""
+    return _failure_of(register) if jit_enabled() else "llvmlite is not there, or XPGRAD_JIT is 0"
+
+
+@functools.cache
+def _failure_of(register: Callable[[], None]) -> str | None:
+    try:
+        register()
+    except Exception as error:  # any error of another version of llvmlite, the host or the system
+        return f"{type(error).__name__}: {error}"
+    return None
