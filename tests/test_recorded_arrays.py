@@ -11,10 +11,13 @@ import xpgrad
 from xpgrad._conv.choice import METHODS, choose
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import Recorder, of_type
+from xpgrad.engine.images import in_place
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
+from xpgrad.engine.programs import arena, program, recorded_images
 from xpgrad.engine.programs.recorded import CannotRecordError
 from xpgrad.engine.programs.recorder import row_major
+from xpgrad.engine.programs.shares import regions_of
 
 pytestmark = pytest.mark.skipif(not jit_enabled(), reason="programs need llvmlite")
 
@@ -38,7 +41,7 @@ def run(write: Any, *given: Any) -> np.ndarray:
     arrays = [np.asarray(x) for x in given]
     layouts = [(x.shape, row_major(x.shape)) for x in arrays]
     recorder, inputs = Recorder.of_unnamed(engine, layouts, arrays[0].dtype)
-    program = recorder.program([write(recorder, *inputs)])
+    written = recorder.program([write(recorder, *inputs)])
     look = engine.look(given)
 
     def fresh(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -46,7 +49,7 @@ def run(write: Any, *given: Any) -> np.ndarray:
         result[...] = np.nan  # what is not written is seen
         return result, address
 
-    return np.asarray(program.run(look.addresses, fresh)[0])
+    return np.asarray(written.run(look.addresses, fresh)[0])
 
 
 def check_convolution(case: str, name: str, rng: np.random.Generator, kind: Any = np.asarray) -> None:
@@ -105,6 +108,64 @@ def test_convolutions_in_threads(
         check_convolution(case, name, rng, torch.from_numpy)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def three_threads():
+    """PyTorch's, which compiled code starts."""
+    torch = pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield torch.from_numpy
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("batch", range(1, 9))
+@pytest.mark.parametrize("kernels", ["few", "many"])
+def test_threads_share_the_images_of_a_batch(kernels, batch, name, three_threads, rng, monkeypatch):
+    """As many for each; all of them together compute the rest, and kernels in parts."""
+    monkeypatch.setattr(sharing, "PRODUCT", 0)
+    monkeypatch.setattr(sharing, "COPY", 0)
+    monkeypatch.setattr(sharing, "IMAGES", 1)
+    monkeypatch.setattr(in_place, "BAND", 4000 if kernels == "many" else 500)
+    monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 2000)
+    sizes = (batch, 5, 9, 10), (70 if kernels == "many" else 6, 5, 3, 3), {"pads": 1}
+    monkeypatch.setitem(CASES, "batch", sizes)
+    made = []
+    monkeypatch.setattr(program, "regions_of", lambda shares: made.append(regions_of(shares)) or made[-1])
+    check_convolution("batch", name, rng, three_threads)
+    for regions in made:
+        assert all(len(region.bounds) == 4 for region in regions), "each thread has a share"
+        counts = [np.diff(region.bounds) for region in regions]
+        assert all(len(set(each)) == 1 for each in counts), counts
+    if name in ("winograd", "patches") and batch >= 3:
+        assert any(made)
+
+
+def test_shares_have_memory_of_their_own(three_threads, rng):
+    """What a share needs for one item, it uses again for the next one; another share has it elsewhere."""
+    X = three_threads(rng.normal(size=(7, 8)))
+    recorder, (x,) = Recorder.of_unnamed(of_type(X), [((7, 8), (8, 1))], np.dtype("float64"))
+    whole, before = recorder.fresh((7, 8)), x + x
+    own: dict[Any, list[Any]] = {}
+
+    def double(row: int) -> None:
+        made = x[row] + x[row]
+        recorder.emit_arithmetic("add", whole[row], [made, before[row]])
+        own.setdefault(recorder._draft.share, []).append(made.block)
+
+    recorder.map(double, range(7))
+    draft = recorder._draft
+    (region,) = regions_of(draft.shares)
+    assert [*region.bounds] == [1, 5, 9, 13]
+    begins, size = arena.arranged(draft, dict.fromkeys(draft.inputs, 0), 8, [region.instructions()])
+    assert [len({begins[block] for block in blocks}) for blocks in own.values()] == [1, 1, 1, 1]
+    assert len({begins[blocks[0]] for share, blocks in own.items() if share is not None}) == 3
+    assert size == 2 * 7 * 64 + 3 * 64
+    written = recorder.program([whole])
+    found = written.run([X.data_ptr()], of_type(X).look([X]).fresh)[0]
+    np.testing.assert_array_equal(found, 4 * X)
 
 
 # Shapes of both factors of a stack; a key that makes the first one's distances unequal or backwards.

@@ -77,7 +77,7 @@ class Patches(Method):
                 totals = [engine.add_product(total, rows, xp.matrix_transpose(patches))]
             return totals or []
 
-        (dW,) = engine.accumulate(block, few_images(engine, g))
+        (dW,) = engine.accumulate(block, few_images(engine, g), prod(g.weight_shape))
         return xp.reshape(dW, g.weight_shape)
 
 

@@ -43,7 +43,7 @@ class Pointwise(Method):
             (total,) = totals or (None,)
             return [engine.add_product(total, rows, xp.matrix_transpose(others))]
 
-        (dW,) = engine.accumulate(block, few_images(engine, g))
+        (dW,) = engine.accumulate(block, few_images(engine, g), prod(g.weight_shape))
         return xp.reshape(dW, g.weight_shape)
 
 

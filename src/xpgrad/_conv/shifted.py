@@ -181,6 +181,7 @@ class Shifted(Method):
                 totals[tap] = engine.add_product(totals[tap], rows, xp.matrix_transpose(view))
             return totals
 
-        totals = engine.accumulate(block, engine.blocks(geometry.batch, image_size(geometry)))
+        blocks = engine.blocks(geometry.batch, image_size(geometry))
+        totals = engine.accumulate(block, blocks, prod(g.weight_shape))
         dW = xp.stack(totals, axis=-1)  # (group, O / group, C / group, taps)
         return xp.reshape(dW, g.weight_shape)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ from xpgrad.engine.protocol import Engine
 
 _TILE = 4
 _PART = 16  # kernels of a part, or a multiple of it
+_FEW_IMAGES = 1 << 21  # elements of all images' windows
 
 
 _POINTS, _POINTS_2 = {"a": 0.625, "b": 1.5}, {"a": 0.5, "b": 1.5}
@@ -291,11 +292,11 @@ class Winograd(Method):
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """Sums of products over all tiles, and one interpolation at the end."""
         gradient = _WeightGradient(engine, geometry, _scheme_of(geometry), dY, X)
-        blocks = _blocks(engine, geometry)
         parts = _parts_of_kernels(engine, geometry, geometry.outputs, geometry.channels)
-        if len(parts) == 1 or len(blocks) > 1 or len(gradient.bands(blocks[0])) > 1:
-            return gradient.taps(engine.accumulate(gradient.add_block, blocks))
-        return gradient.in_parts(blocks[0], parts)
+        if len(parts) > 1 and _is_one_block(geometry):
+            return gradient.in_parts(parts)
+        blocks, totals = _blocks(engine, geometry), elements_of_kernels(geometry)
+        return gradient.taps(engine.accumulate(gradient.add_block, blocks, totals))
 
 
 class _WindowSums(NamedTuple):
@@ -319,7 +320,7 @@ class _WindowSums(NamedTuple):
 
     def bands(self, engine: Engine, g: ConvGeometry, images: slice) -> list[slice]:
         """The results' rows, in bands."""
-        return _bands(engine, g, images, self.made[-2], self.tile.made)
+        return _bands(engine, g, images, self.made[-2], self.tile.made, _least(g))
 
     @property
     def depth(self) -> tuple[int, int, int]:
@@ -364,16 +365,18 @@ class _Kernels(NamedTuple):
 
 def _convolved(engine: Engine, g: ConvGeometry, sums: _WindowSums, X: Any, kernels: _Kernels, B: Any) -> Any:
     """Y: the kernels are transformed once, in parts if all images are one block."""
-    blocks, (outputs, channels) = _blocks(engine, g), kernels.W.shape[:2]
+    outputs, channels = kernels.W.shape[:2]
     made, taken = (channels, outputs) if kernels.backwards else (outputs, channels)
     parts = _parts_of_kernels(engine, g, made, taken)
-    if len(parts) == 1 or len(blocks) > 1 or len(sums.bands(engine, g, blocks[0])) > 1:
+    in_parts = len(parts) > 1 and _is_one_block(g)
+    blocks = [slice(0, g.batch)] if in_parts else _blocks(engine, g, _least(g))
+    if not in_parts:
         with kernels.at_points(slice(0, made)) as U:
 
             def products(V: Any, M: Any) -> Any:
                 return _products(engine, sums, U, V, M)
 
-            return _by_blocks(engine, g, sums, X, made, products, B)
+            return _by_blocks(engine, g, sums, X, made, blocks, products, B)
 
     def products_in_parts(V: Any, M: Any) -> Any:
         def some(part: slice, target: Any) -> Any:
@@ -383,7 +386,7 @@ def _convolved(engine: Engine, g: ConvGeometry, sums: _WindowSums, X: Any, kerne
         shape = (V.shape[0], made, _columns_made(sums, V.shape[2]))
         return engine.assemble(some, parts, axis=1, shape=shape, like=X, target=M)
 
-    return _by_blocks(engine, g, sums, X, made, products_in_parts, B)
+    return _by_blocks(engine, g, sums, X, made, blocks, products_in_parts, B)
 
 
 def _columns_made(sums: _WindowSums, columns: int) -> int:
@@ -426,6 +429,7 @@ def _by_blocks(
     sums: _WindowSums,
     X: Any,
     made: int,
+    blocks: Sequence[slice],
     products: Callable[[Any, Any], Any],
     B: Any,
 ) -> Any:
@@ -446,7 +450,7 @@ def _by_blocks(
 
         return engine.assemble(band, sums.bands(engine, g, images), axis=rank, target=target)
 
-    return engine.assemble(block, _blocks(engine, g), shape=(X.shape[0], made, *sums.made), like=X)
+    return engine.assemble(block, blocks, shape=(X.shape[0], made, *sums.made), like=X)
 
 
 @contextlib.contextmanager
@@ -523,10 +527,9 @@ class _WeightGradient(NamedTuple):
             found.append(xp.permute_dims(dW[0, ...], (0, 2, 1, 3)))
         return found[0] if self.g.rank == 2 else xp.stack(found, axis=2)
 
-    def in_parts(self, images: slice, parts: list[slice]) -> Any:
+    def in_parts(self, parts: list[slice]) -> Any:
         """Some outputs' kernels after the others: at the points they are four times as large."""
-        (rows,) = self.bands(images)
-        with self._points(images, rows) as (D, V):
+        with self._points(slice(0, self.g.batch), slice(0, self.g.output_size[-2])) as (D, V):
 
             def some(outputs: slice, target: Any) -> Any:
                 with contextlib.ExitStack() as stack:
@@ -567,10 +570,27 @@ def elements_of_windows(g: ConvGeometry) -> int:
     return _points_of_windows(g) * (g.channels * _scheme_of(g).stride ** 2 + g.outputs)
 
 
-def _blocks(engine: Engine, g: ConvGeometry) -> list[slice]:
-    return engine.blocks(g.batch, elements_of_windows(g))
+def _blocks(engine: Engine, g: ConvGeometry, least: int = 0) -> list[slice]:
+    return engine.blocks(g.batch, elements_of_windows(g), least=least)
 
 
-def _bands(engine: Engine, g: ConvGeometry, images: slice, rows: int, side: int) -> list[slice]:
+def _least(g: ConvGeometry) -> int:
+    """Elements of windows for which it pays to read all kernels at their points."""
+    return 2 * elements_of_kernels(g)
+
+
+def _is_one_block(g: ConvGeometry) -> bool:
+    """Whether all windows stay in a cache, so that the kernels come in parts instead."""
+    return g.batch * elements_of_windows(g) <= _FEW_IMAGES
+
+
+def elements_of_kernels(g: ConvGeometry) -> int:
+    """All kernels at their points."""
+    return points_of_kernels(g) * g.outputs * g.channels
+
+
+def _bands(
+    engine: Engine, g: ConvGeometry, images: slice, rows: int, side: int, least: int = 0
+) -> list[slice]:
     """Rows of some images, in bands of whole tiles of a side."""
-    return engine.bands(rows, (images.stop - images.start) * elements_of_windows(g) // rows, side)
+    return engine.bands(rows, (images.stop - images.start) * elements_of_windows(g) // rows, side, least)

@@ -142,6 +142,9 @@ WorkRecord = namedtuple("WorkRecord", "address shared")
 """An instruction that is a function of its own; `address` is where `shared` stands."""
 holds(WorkRecord, shared=SharedWork)
 
+Shares = namedtuple("Shares", "code bounds")
+"""Instructions that threads run, each those of its share: ``bounds[share]`` is where they begin in `code`."""
+
 Packing = namedtuple("Packing", "pack parts k n source target count apart")
 """Matrices (k, n) packed into panels, some of them in each part.
 

@@ -38,9 +38,9 @@ class InPlaceImages(Images, ABC):
     def _split_last(self, array: Any, sizes: Sequence[int]) -> Any:
         """A view of an array with several axes in the place of the last one."""
 
-    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
+    def bands(self, count: int, size: int, multiple: int = 1, least: int = 0) -> list[slice]:
         """Bands that fit the second-level cache, of about equal size."""
-        at_once = -(-count // -(-count * size // BAND))
+        at_once = -(-count // -(-count * size // max(BAND, least)))
         return slices(count, -(-at_once // multiple) * multiple)
 
     def pad(self, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
@@ -66,7 +66,7 @@ class InPlaceImages(Images, ABC):
         target: Any = None,
         memory: Any = None,
     ) -> Any:
-        """Each part is written to its place; those of a whole array by `map`."""
+        """Each part is written to its place, by `map`."""
         whole = target if target is not None else memory
         if whole is None:
             whole = self.room(shape, like)
@@ -77,11 +77,7 @@ class InPlaceImages(Images, ABC):
             if not self._is_in(made, place):
                 self._write(place, (...,), made)
 
-        if target is None:
-            self.map(fill, parts)
-        else:
-            for part in parts:
-                fill(part)
+        self.map(fill, parts)
         return whole
 
     def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:

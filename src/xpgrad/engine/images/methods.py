@@ -80,17 +80,18 @@ class Images(FourierTransforms, Protocol):
 
     # --- which part of the work at a time
 
-    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
         """The images of a batch, in blocks that are computed together; an image has `size` elements.
 
-        An engine that takes some at a time takes `most` at most.
+        An engine that takes some at a time takes `most` images at most, and at least those of `least`
+        elements: work that each block does again takes so long.
         """
         return [slice(0, count)]
 
-    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
+    def bands(self, count: int, size: int, multiple: int = 1, least: int = 0) -> list[slice]:
         """Bands of columns or rows, computed one after the other; each column or row has `size` elements.
 
-        All bands except the last hold a multiple of `multiple`.
+        All bands except the last hold a multiple of `multiple`; for `least` see `blocks`.
         """
         return [slice(0, count)]
 
@@ -115,9 +116,12 @@ class Images(FourierTransforms, Protocol):
         return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
 
     def accumulate(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
     ) -> list[Any]:
-        """The sums over all blocks; ``function(block, totals)`` adds a block; totals are None at first."""
+        """The sums over all blocks; ``function(block, totals)`` adds a block; totals are None at first.
+
+        `size` is how many elements they have.
+        """
         totals = None
         for block in blocks:
             totals = function(block, totals)

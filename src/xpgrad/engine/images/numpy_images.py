@@ -37,15 +37,15 @@ class NumpyImages(Machine, InPlaceImages):
         """With llvmlite; the loops only get float32 or float64."""
         return jit_enabled()
 
-    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // sharing.IMAGES))
-        at_once = min(max(1, BLOCK_ELEMENTS // max(1, size)), most or count)
+        at_once = min(max(1, max(BLOCK_ELEMENTS, least) // max(1, size)), most or count)
         rounds = -(-count // (threads * at_once))
         return slices(count, -(-count // max(1, threads * rounds)))
 
     def accumulate(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
     ) -> list[Any]:
         """Shares of the blocks in threads, and the sum of their totals: the result does not depend on timing.
 
@@ -53,7 +53,7 @@ class NumpyImages(Machine, InPlaceImages):
         """
         count = _SHARES * self.team.size()
         shares = [blocks[share] for share in slices(len(blocks), -(-len(blocks) // count))]
-        totals, *others = self.map(lambda share: Images.accumulate(self, function, share), shares)
+        totals, *others = self.map(lambda share: Images.accumulate(self, function, share, size), shares)
         for other in others:
             for total, part in zip(totals, other, strict=True):
                 total += part

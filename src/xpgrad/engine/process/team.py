@@ -124,6 +124,22 @@ class Team(ABC):
         return results
 
 
+class OneThread(Team):
+    """The caller's thread."""
+
+    def size(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, function: int, data: int, parts: int) -> None:
+        """See Team."""
+        for part in range(parts):
+            compiled_function(function)(data, part)
+
+    def _together(self, work: Callable[[], None], threads: int) -> None:
+        work()
+
+
 class _Others:
     """Work of a pool's threads beside the caller; the caller does not return before they finish.
 

@@ -15,6 +15,12 @@ def compiled_executor() -> int:
     return c_function("program", "programs.native_program", _INSTRUCTIONS, call)
 
 
+def compiled_share_of_program() -> int:
+    """The address of native_program.execute_share, as ``function(data, part)``."""
+    call = "execute_share(fields(data), part)"
+    return c_function("program_share", "programs.native_program", _PART, call)
+
+
 def compiled_guarded_executor() -> int:
     """The address of native_guard.execute_guarded, as `compiled_executor`."""
     call = "execute_guarded(code, begin, end)"

@@ -11,6 +11,7 @@ from xpgrad.engine.compiled.records import (
     Kind,
     LoopHead,
     ProgramHead,
+    Shares,
     WorkRecord,
     length,
     positions,
@@ -19,7 +20,7 @@ from xpgrad.engine.compiled.records import (
 _WORK = positions(WorkRecord)
 _PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
 _KIND = positions(Kind)
-_LOOP = positions(LoopHead)
+_LOOP, _SHARES = positions(LoopHead), positions(Shares)
 
 
 @inside()
@@ -53,6 +54,17 @@ def execute(address, begin, end):
             _steps(code, record)
         else:
             _work(code, record)
+        i += code[i + _HEAD.length]
+
+
+@inside()
+def execute_share(data, part):
+    """Run the instructions of a thread's share; see `records.Shares`."""
+    code, bounds = fields(data[_SHARES.code]), fields(data[_SHARES.bounds])
+    i = bounds[part]
+    while i < bounds[part + 1]:
+        at = i + _HEAD_LENGTH + _WORK.shared.function
+        call_with_part(code[at], code[at + 1], 0)
         i += code[i + _HEAD.length]
 
 

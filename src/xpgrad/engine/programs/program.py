@@ -12,7 +12,7 @@ import ctypes
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +20,10 @@ import numpy as np
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.memory import LINE, address_of, keep_arena, take_arena
+from xpgrad.engine.process.memory import address_of, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, compiled_share
 from xpgrad.engine.programs import guarded
+from xpgrad.engine.programs.arena import arranged
 from xpgrad.engine.programs.instructions import (
     HOST,
     Additions,
@@ -34,6 +35,7 @@ from xpgrad.engine.programs.instructions import (
     Work,
 )
 from xpgrad.engine.programs.lanes import side_by_side
+from xpgrad.engine.programs.shares import Share, regions_of
 
 _GUARD_AT = records.positions(records.ProgramHead).guard
 _STEPS_AT = records.positions(records.ProgramHead).steps
@@ -101,6 +103,10 @@ class Draft:
         Of the instructions that are added: those of several lanes do not depend on one another.
     lanes : list of int or None
         That of each instruction.
+    share : Share or None
+        Of the instructions that are added, if threads share a region of the program.
+    shares : list of Share or None
+        That of each instruction.
     """
 
     def __init__(self) -> None:
@@ -108,6 +114,8 @@ class Draft:
         self.instructions: list[Work] = []
         self.lane: int | None = None
         self.lanes: list[int | None] = []
+        self.share: Share | None = None
+        self.shares: list[Share | None] = []
         self._inside: dict[Block, BlockOffset] = {}
 
     def new_input(self) -> Block:
@@ -119,6 +127,7 @@ class Draft:
         """Write down the next instruction."""
         self.instructions.append(instruction)
         self.lanes.append(self.lane)
+        self.shares.append(self.share)
 
     def place(self, block: Block, where: BlockOffset) -> bool:
         """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
@@ -184,6 +193,7 @@ class Program:
         results = [output[0] for output in outputs if output is not None]
         outside = [*draft.inputs, *results]
         self._together = side_by_side(draft, machine.team)
+        self._regions = regions_of(draft.shares)
         code = self._written(draft, machine, outside)
         self._relocate(code, draft, outside)
         self._spare = list[tuple[np.ndarray, int]]()
@@ -197,16 +207,25 @@ class Program:
         team = (machine.team.addresses or (0, 0, 0))[0]
         code: list[Any] = [*records.ProgramHead(team, compiled_share(), guard=0, steps=0)]
         self.begin = len(code)
-        starts, each = [], []
-        for instruction in draft.instructions:
+        starts: list[int] = []
+        each, begins = [], {region.bounds[0]: region for region in self._regions}
+        ends = {region.bounds[-1] - 1: region for region in self._regions}
+        head = 0
+        for number, instruction in enumerate(draft.instructions):
+            begin = len(code)
+            if number in begins:
+                head = begin
+                code += begins[number].head(begin, machine.team, self._dtype.itemsize)
             start = len(code)
             starts.append(start)
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
-            one = Stretch(start, len(code))
+            one = Stretch(begin, len(code))
             if not instruction.is_native():
                 one = Stretch(start, len(code), instruction.starter(), instruction.data_start(start + 1))
             each.append(one)
+            if number in ends:
+                ends[number].settle(code, head, starts)
         self.end = len(code)
         self._settle_order(each, draft.lanes)
         self.watch = None
@@ -242,7 +261,8 @@ class Program:
         number_of = {block: number for number, block in enumerate(outside)}
         arena, own = len(number_of), len(number_of) + 1
         number_of[HOST] = own + 1
-        begins, self.arena_bytes = _arranged(draft, number_of, self._dtype.itemsize, self._together)
+        side_by_side = [self._together, *(region.instructions() for region in self._regions)]
+        begins, self.arena_bytes = arranged(draft, number_of, self._dtype.itemsize, side_by_side)
         where, memory = [], []
         for place, value in _addresses(code, draft, self._dtype.itemsize):
             number, distance = own, value.bytes
@@ -344,37 +364,6 @@ def _joined(each: Sequence[Stretch]) -> list[Stretch]:
         else:
             stretches.append(one)
     return stretches
-
-
-def _arranged(
-    draft: Draft, elsewhere: Mapping[Block, int], itemsize: int, together: range
-) -> tuple[dict[Block, int], int]:
-    """Where in the arena each memory begins, and the arena's size: first fit, by first and last use.
-
-    What is used by instructions that run `together` is used by all of them.
-    """
-    uses: dict[Block, list[int]] = {}
-    for number, instruction in enumerate(draft.instructions):
-        during = [together[0], together[-1]] if number in together else [number]
-        for part in instruction.blocks():
-            block = draft.whole(part).block
-            if block not in elsewhere:
-                uses.setdefault(block, []).extend(during)
-    placed: list[tuple[int, int, int]] = []  # first byte, behind the last byte, last use
-    begins: dict[Block, int] = {}
-    for block, numbers in sorted(uses.items(), key=lambda item: item[1][0]):
-        size = -(-block.size * itemsize // LINE) * LINE
-        if guard.on:
-            size = guarded.padded(size)
-        busy = sorted(one for one in placed if one[2] >= numbers[0])
-        begin = 0
-        for first, behind, _ in busy:
-            if begin + size <= first:
-                break
-            begin = max(begin, behind)
-        begins[block] = begin + guard.RED if guard.on else begin
-        placed.append((begin, begin + size, numbers[-1]))
-    return begins, max((behind for _, behind, _ in placed), default=0)
 
 
 def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, Address]]:

@@ -6,24 +6,39 @@ Fourier transforms have no instruction.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.records import RowSums, flat
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
+from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.images.windows import Transform, Windows, memory_order
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import line_of
+from xpgrad.engine.process.team import OneThread
 from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
+from xpgrad.engine.programs.shares import Share
 
 if TYPE_CHECKING:
     from xpgrad.engine.images.compiled_shifts import ShiftPlan
 
 _MOST = 4096  # instructions for the products of a stack
+
+
+class _Alone:
+    """A host with one thread."""
+
+    team = OneThread()
+
+
+_ONE_THREAD = Machine(lambda: _Alone())
 
 
 def _unwritable(what: str) -> Callable[..., Any]:
@@ -36,9 +51,59 @@ def _unwritable(what: str) -> Callable[..., Any]:
 class RecordedBatches(RecordedArithmetic, InPlaceImages):
     """Batches of images in a program's memory: blocks, stacks of products, parts that become a whole."""
 
-    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
-        """As many images as stay in a cache."""
-        return slices(count, min(max(1, BLOCK_ELEMENTS // max(1, size)), most or count))
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
+        """As many images as stay in a cache: as many blocks for each thread, and what is left for all."""
+        threads = self._threads()
+        own = count // threads
+        shared = threads > 1 and own * size >= max(sharing.IMAGES, least // 2)
+        room = max(BLOCK_ELEMENTS // 4, 2 * BLOCK_ELEMENTS // threads) if shared else BLOCK_ELEMENTS
+        at_once = min(max(1, max(room, least) // max(1, size)), most or count)
+        if not shared:
+            return slices(count, at_once)
+        cuts = sharing.cuts(own, -(-own // at_once))
+        blocks = [
+            slice(first + low, first + high)
+            for first in range(0, own * threads, own)
+            for low, high in itertools.pairwise(cuts)
+        ]
+        left = own * threads
+        return blocks + [slice(left + s.start, left + s.stop) for s in slices(count - left, at_once)]
+
+    def _threads(self) -> int:
+        """How many threads can share what comes next."""
+        team = self._machine.team
+        return 1 if team.addresses is None else team.size()
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """Each thread has as many items; all of them together do what is left."""
+        todo, threads = [*items], self._threads()
+        own = len(todo) // threads
+        if threads < 2 or not own:
+            return super().map(function, todo)
+        results, machine, draft = [], self._machine, self._draft
+        region = len(draft.shares)
+        self._machine = _ONE_THREAD
+        for number in range(threads):
+            draft.share = Share(region, number)
+            results += [function(item) for item in todo[own * number : own * (number + 1)]]
+        self._machine, draft.share = machine, None
+        return results + super().map(function, todo[own * threads :])
+
+    def accumulate(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
+    ) -> list[Any]:
+        """Each thread has totals of its own, if they are small."""
+        threads = self._threads()
+        own = len(blocks) // threads
+        if threads < 2 or not own or size * threads > BLOCK_ELEMENTS:
+            return super().accumulate(function, blocks, size)
+        shares = [blocks[own * number : own * (number + 1)] for number in range(threads)]
+        totals, *others = self.map(lambda share: Images.accumulate(self, function, share, size), shares)
+        for other in others:
+            totals = [self.add(total, one, total) for total, one in zip(totals, other, strict=True)]
+        for block in blocks[own * threads :]:
+            totals = function(block, totals)
+        return totals
 
     @contextlib.contextmanager
     def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Recorded]:
