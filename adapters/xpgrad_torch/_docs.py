@@ -95,7 +95,11 @@ def described_recurrent(arguments: str | None = None, *results: str) -> Callable
         if __doc__ is not None:  # as in Python without docstrings
             name = function.__name__
             unit = declared_unit(name)
-            options = {} if name != unit.name else {"save": _SAVE.replace("NUMBERS", unit.numbers_saved)}
+            options = (
+                {}
+                if name != unit.name
+                else {"save": _SAVE.replace("NUMBERS", unit.numbers_saved(products=True))}
+            )
             words = _WORDS._replace(options=options)
             function.__doc__ = recurrent_docstring(name, function, words, arguments, results)
         return function

@@ -32,10 +32,6 @@ class AUGRUForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_all : array, shape (T, D, N, H)
-        Every step's output.
-    H_t : array, shape (D, N, H)
-        The state at each sequence's end.
     saved : array, shape (T, D, N, kH)
         What the gradient needs of each step beside the state.
     """
@@ -46,20 +42,7 @@ class AUGRUForward(NamedTuple, Generic[AnyArray]):
 
 
 class AUGRUGrads(NamedTuple, Generic[AnyArray]):
-    """What `augru_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX : array, shape (T, N, I)
-        0 past a sequence's end.
-    dattention : array
-        Of the attention's shape.
-    dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
-        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
-        (N, D).
-    dH0 : array, shape (D, N, H)
-        Of the initial state.
-    """
+    """What `augru_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dattention: AnyArray
@@ -138,36 +121,13 @@ def augru(
 
     Parameters
     ----------
-    X : array, shape (T, N, I)
-        Input.
     attention : array, shape (T, N, 1) or (T, N, H)
         The attention of each step, or of each of its units.
-    W, R : array, shapes (D, 3H, I), (D, 3H, H)
-        Weights, rows in order z r h.
-    B : array, shape (D, 6H), optional
-        Input biases, then recurrence biases.
-    sequence_lens, initial_h
-        As of `gru`.
     linear_before_reset : {0, 1}
         Where the reset gate multiplies, as of `gru`.
-    direction, layout, reset
-        As of `gru`.
-
-    Returns
-    -------
-    AUGRUForward
-        ``(H_all, H_t, saved)``.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
-    augru_grad : The gradient.
     gru : Without attention.
 
     Notes
@@ -219,43 +179,9 @@ def augru_grad(
 
     summed over a step's units where it has one number; the rest is the GRU's.
 
-    Parameters
-    ----------
-    X, attention, W, R, B, sequence_lens, initial_h
-        The arguments of `augru`.
-    H_all, saved
-        Its results.
-    grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero by default, like the next.
-    grad_H_t : array, shape (D, N, H), optional
-        Cotangent of the final state.
-    linear_before_reset, direction, layout, reset
-        The arguments of `augru`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N, D).
-    sample_weight : array, shape (N,), optional
-        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute; all by default.
-
-    Returns
-    -------
-    AUGRUGrads
-        ``(dX, dattention, dW, dR, dB, dH0)``, None for those not asked for, and dB without B.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    augru : The forward.
-    vjp : Both in one.
+    Notes
+    -----
+    Without B, dB is None.
 
     Examples
     --------

@@ -63,10 +63,6 @@ class GRUForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_all : array, shape (T, D, N, H)
-        Every step's output.
-    H_t : array, shape (D, N, H)
-        The state at each sequence's end.
     zrh : array, shape (T, D, N, 3H)
         Every step's gates z, r and candidate n, after their activations.
     """
@@ -86,18 +82,7 @@ class KeptGRUForward(NamedTuple, Generic[AnyArray]):
 
 
 class GRUGrads(NamedTuple, Generic[AnyArray]):
-    """What `gru_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX : array, shape (T, N, I)
-        0 past a sequence's end.
-    dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
-        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
-        (N, D).
-    dH0 : array, shape (D, N, H)
-        Of the initial state.
-    """
+    """What `gru_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -386,61 +371,11 @@ def gru(
 
     Parameters
     ----------
-    X : array, shape (T, N, I)
-        Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, with
-        states and sums in float32. All arrays share namespace, dtype and device.
-    W : array, shape (D, 3H, I)
-        Input weights, gates in the order z r h. D is 2 for ``direction="bidirectional"``, else 1.
-    R : array, shape (D, 3H, H)
-        Recurrence weights.
-    B : array, shape (D, 6H), optional
-        Input biases, then recurrence biases.
-    sequence_lens : sequence of int or integer array, shape (N,), optional
-        The length of each sequence, 0 to T; an array may be of any namespace. Past its end the outputs are 0,
-        and the input has no effect, not even NaN. A reverse direction starts at each sequence's own end.
-    initial_h : array, shape (D, N, H), optional
-        State before the first step; zeros by default.
-    direction : {"forward", "reverse", "bidirectional"}
-        The direction of time.
     activations : list of str, optional
         ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
-    activation_alpha, activation_beta : list of float, optional
-        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
-    clip : float, optional
-        Bounds the pre-activations to -clip .. clip.
     linear_before_reset : {0, 1}
         1: the reset gate multiplies the candidate's recurrent product (PyTorch, cuDNN); 0: it multiplies the
         state before that product (ONNX's default, Keras with ``reset_after=False``).
-    layout : {0, 1}
-        1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
-    reset : array of booleans, shape (T, N), optional
-        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
-        state belongs to the piece with which the direction starts, the final state to the one with which it
-        ends. In layout 1 it is (N, T).
-    recurrent_mask : array, shape (D, N, H), optional
-        Multiplies the state before the product with R, the same at every step: recurrent dropout. The caller
-        scales it. It has no gradient; nor does the next.
-    zoneout_h : array, shape (T, D, N, H), optional
-        Share of the old state that each step keeps, 0 to 1: a random mask of 0 and 1 in training, its
-        expectation otherwise.
-
-    Returns
-    -------
-    GRUForward
-        ``(H_all, H_t, zrh)``. `gru_grad` takes H_all and zrh; zrh holds 3H numbers per step and
-        sequence.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    gru_grad : The gradient.
-    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -506,50 +441,15 @@ def gru_grad(
 
     Parameters
     ----------
-    X, W, R, B, sequence_lens, initial_h, recurrent_mask, zoneout_h
-        The arguments of `gru`. B matters for the gradient with ``linear_before_reset=1`` and with `clip`.
     H_all, zrh : array, shapes (T, D, N, H), (T, D, N, 3H)
         Results of `gru` or of any other forward with ONNX's meaning. The gradient is a function of these
         arrays.
-    grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero by default, like the next one. Ignored past a sequence's end.
-    grad_H_t : array, shape (D, N, H), optional
-        Cotangent of the final state.
-    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout, reset
-        The arguments of `gru`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The work
-        for the others is skipped.
-
-    Returns
-    -------
-    GRUGrads
-        ``(dX, dW, dR, dB, dH0)``, None for those not asked for. Omitted arguments have a gradient too: dB is
-        the gradient at a zero bias.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    gru : The forward.
-    vjp : Forward and gradient in one call.
 
     Notes
     -----
-    The contract is ONNX Runtime's GRUGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
-    the cotangent at its bounds.
+    The contract is ONNX Runtime's GRUGrad, completed. Omitted arguments have a gradient too: dB is the
+    gradient at a zero bias. B changes other gradients with ``linear_before_reset=1`` and with `clip`. Slopes
+    at kinks are PyTorch's; `clip` passes the cotangent at its bounds.
 
     Examples
     --------
@@ -574,8 +474,6 @@ class GRUCellForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_next : array, shape (N, H)
-        The state after the step.
     zrh : array, shape (N, 3H)
         The gates z, r and the candidate n, after their activations.
     """
@@ -585,15 +483,7 @@ class GRUCellForward(NamedTuple, Generic[AnyArray]):
 
 
 class GRUCellGrads(NamedTuple, Generic[AnyArray]):
-    """What `gru_cell_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX, dH : array, shapes (N, I), (N, H)
-        Of the input and of the state before the step.
-    dW, dR, dB : array, shapes (3H, I), (3H, H), (6H,)
-        Of the parameters.
-    """
+    """What `gru_cell_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dH: AnyArray
@@ -619,31 +509,6 @@ def gru_cell(
     _foreign: Foreign = PLAIN,
 ) -> GRUCellForward[A]:
     """One step of `gru`, for your own loops.
-
-    Parameters
-    ----------
-    X : array, shape (N, I)
-        The step's input.
-    H : array, shape (N, H)
-        The state before the step.
-    W, R : array, shapes (3H, I), (3H, H)
-        Weights, gates in the order z r h.
-    B : array, shape (6H,), optional
-        Input biases, then recurrence biases.
-    activations, activation_alpha, activation_beta, clip, linear_before_reset
-        As for one direction of `gru`, with its equations.
-
-    Returns
-    -------
-    GRUCellForward
-        ``(H_next, zrh)``; `gru_cell_grad` takes zrh.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -679,40 +544,7 @@ def gru_cell_grad(
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> GRUCellGrads[A | MaybeNone]:
-    """Gradient of `gru_cell`.
-
-    Parameters
-    ----------
-    X, H, W, R, B
-        The arguments of `gru_cell`.
-    zrh : array, shape (N, 3H)
-        As `gru_cell` returned it.
-    grad_H : array, shape (N, H), optional
-        Cotangent of H_next; zero by default.
-    activations, activation_alpha, activation_beta, clip, linear_before_reset
-        The arguments of `gru_cell`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sample separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N,); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sample's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for the
-        others is skipped.
-
-    Returns
-    -------
-    GRUCellGrads
-        ``(dX, dH, dW, dR, dB)``, None for those not asked for; the equations are those of `gru_grad`.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+    """Gradient of `gru_cell`, with the equations of `gru_grad`.
 
     Examples
     --------

@@ -82,12 +82,6 @@ class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_all : array, shape (T, D, N, H)
-        Every step's output.
-    H_t, C_t : array, shape (D, N, H)
-        The states at each sequence's end.
-    C_all : array, shape (T, D, N, H)
-        Every step's cell state.
     saved : array, shape (T, D, N, 14H)
         Normalized products, gates, normalized cell state and its tanh.
     means : array, shape (T, D, N, 3)
@@ -103,22 +97,7 @@ class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
 
 
 class LayerNormLSTMGrads(NamedTuple, Generic[AnyArray]):
-    """What `layer_norm_lstm_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX : array, shape (T, N, I)
-        0 past a sequence's end.
-    dW, dR, dB : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H)
-        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
-        (N, D). So are the last four.
-    dH0, dC0 : array, shape (D, N, H)
-        Of the initial states.
-    dgamma, dbeta : array, shape (D, 2, 4H)
-        Of the scales and shifts of both products.
-    dgamma_c, dbeta_c : array, shape (D, H)
-        Of those of the cell state.
-    """
+    """What `layer_norm_lstm_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -137,10 +116,6 @@ class LayerNormGRUForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_all : array, shape (T, D, N, H)
-        Every step's output.
-    H_t : array, shape (D, N, H)
-        The state at each sequence's end.
     saved : array, shape (T, D, N, 9H)
         Normalized products and gates.
     means : array, shape (T, D, N, 2)
@@ -154,20 +129,7 @@ class LayerNormGRUForward(NamedTuple, Generic[AnyArray]):
 
 
 class LayerNormGRUGrads(NamedTuple, Generic[AnyArray]):
-    """What `layer_norm_gru_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX : array, shape (T, N, I)
-        0 past a sequence's end.
-    dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
-        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
-        (N, D). So are the last two.
-    dH0 : array, shape (D, N, H)
-        Of the initial state.
-    dgamma, dbeta : array, shape (D, 2, 3H)
-        Of the scales and shifts of both products.
-    """
+    """What `layer_norm_gru_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -412,45 +374,16 @@ def layer_norm_lstm(
         c_t &= f(z_f) \odot c_{t-1} + f(z_i) \odot g(z_c) \\
         h_t &= f(z_o) \odot h(LN(c_t; \gamma_c, \beta_c))
 
+    Each LN of a product normalizes all 4H numbers together; b is the sum of both biases.
+
     Parameters
     ----------
-    X, W, R : array, shapes (T, N, I), (D, 4H, I), (D, 4H, H)
-        As of `lstm`, rows in order i o f c.
     B : array, shape (D, 8H), or None
-        Input biases, then recurrence biases; b is their sum, 0 for None.
-    gamma, beta : array, shape (D, 2, 4H)
-        Scales and shifts of the input's and of the recurrent product, each normalized over all 4H together.
-    gamma_c, beta_c : array, shape (D, H)
-        Scales and shifts of the cell state.
-    sequence_lens, initial_h, initial_c
-        As of `lstm`.
+        Input biases, then recurrence biases; 0 for None.
     epsilon : float
         Added to the variance, which is the biased one.
-    direction, layout, reset
-        As of `lstm`.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
-    activation_alpha, activation_beta : list of float, optional
-        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
-    clip : float, optional
-        Bounds every gate's pre-activation to -clip .. clip.
-
-    Returns
-    -------
-    LayerNormLSTMForward
-        ``(H_all, H_t, C_t, C_all, saved, means)``. `layer_norm_lstm_grad` takes H_all and the last three;
-        they hold 16H + 3 numbers per step and sequence.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    layer_norm_lstm_grad : The gradient.
 
     Notes
     -----
@@ -522,45 +455,6 @@ def layer_norm_lstm_grad(
 
     for each normalization, with means over its row; the rest is the LSTM's.
 
-    Parameters
-    ----------
-    X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c
-        The arguments of `layer_norm_lstm`.
-    H_all, C_all, saved, means
-        Its results.
-    grad_H_all, grad_C_all : array, shape (T, D, N, H), optional
-        Cotangents of H_all and C_all; zero by default, like the next two.
-    grad_H_t, grad_C_t : array, shape (D, N, H), optional
-        Cotangents of the final states.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
-        The arguments of `layer_norm_lstm`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute; all by default.
-
-    Returns
-    -------
-    LayerNormLSTMGrads
-        ``(dX, dW, dR, dB, dH0, dC0, dgamma, dbeta, dgamma_c, dbeta_c)``, None for those not asked for.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    layer_norm_lstm : The forward.
-    vjp : Forward and gradient in one call.
-
     Examples
     --------
     >>> import numpy as np
@@ -610,43 +504,16 @@ def layer_norm_gru(
         z &= f(a_z + p_z), \quad r = f(a_r + p_r), \quad n = g(a_n + r \odot p_n) \\
         h_t &= (1 - z) \odot n + z \odot h_{t-1}
 
+    Each LN normalizes all 3H numbers of a product together.
+
     Parameters
     ----------
-    X, W, R : array, shapes (T, N, I), (D, 3H, I), (D, 3H, H)
-        As of `gru`, rows in order z r h.
     B : array, shape (D, 6H), or None
         The input biases w, then the recurrence biases u; 0 for None.
-    gamma, beta : array, shape (D, 2, 3H)
-        Scales and shifts of the input's and of the recurrent product, each normalized over all 3H together.
-    sequence_lens, initial_h
-        As of `gru`.
     epsilon : float
         Added to the variance, which is the biased one.
-    direction, layout
-        As of `gru`.
     activations : list of str, optional
         ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
-    activation_alpha, activation_beta : list of float, optional
-        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
-    clip : float, optional
-        Bounds every gate's pre-activation to -clip .. clip.
-
-    Returns
-    -------
-    LayerNormGRUForward
-        ``(H_all, H_t, saved, means)``. `layer_norm_gru_grad` takes all except H_t; they hold 10H + 2
-        numbers per step and sequence.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    layer_norm_gru_grad : The gradient.
 
     Notes
     -----
@@ -709,45 +576,6 @@ def layer_norm_gru_grad(
         dz = (d\hat z - \overline{d\hat z} - \hat z \odot \overline{d\hat z \odot \hat z}) / s
 
     for each normalization, with means over its row; the rest is the GRU's.
-
-    Parameters
-    ----------
-    X, W, R, B, gamma, beta, sequence_lens, initial_h
-        The arguments of `layer_norm_gru`.
-    H_all, saved, means
-        Its results.
-    grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero by default, like the next.
-    grad_H_t : array, shape (D, N, H), optional
-        Cotangent of the final state.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
-        The arguments of `layer_norm_gru`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute; all by default.
-
-    Returns
-    -------
-    LayerNormGRUGrads
-        ``(dX, dW, dR, dB, dH0, dgamma, dbeta)``, None for those not asked for.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    layer_norm_gru : The forward.
-    vjp : Forward and gradient in one call.
 
     Examples
     --------

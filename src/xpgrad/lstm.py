@@ -42,7 +42,7 @@ from xpgrad._operators.words import Peephole, PerSample, TimeDirection
 from xpgrad._recurrent.backward import BackwardLoop, rebuilt_products
 from xpgrad._recurrent.call import RecurrentCall
 from xpgrad._recurrent.checked_call import Direction
-from xpgrad._recurrent.hidden_state import masks
+from xpgrad._recurrent.hidden_state import ZONEOUT, masks
 from xpgrad._recurrent.operator import LoopOperator
 from xpgrad._recurrent.plan import BackwardPlan, Buffer, ForwardPlan, Group, InputPart, stage
 from xpgrad._recurrent.timeline import Chunk
@@ -56,9 +56,9 @@ _LSTM = Unit(
     states={"h": "hidden state", "c": "cell state"},
     parameters={
         "P": UnitArray("D 3H", "Peephole weights, {}, in order i o f."),
-        "S": UnitArray("D J H", "Projection of the hidden states, {}. Without it J is H."),
+        "S": UnitArray("D J H", "Projection of the hidden states, {}. Without it proj is H."),
         **masks("J"),
-        "zoneout_c": UnitArray("T D N H", "Share of the old cell state that stays at each step, {}.", False),
+        "zoneout_c": UnitArray("T D N H", ZONEOUT.format("cell"), False),
     },
     kept={"iofc": 4},
     hidden="J",
@@ -72,12 +72,6 @@ class LSTMForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_all : array, shape (T, D, N, H)
-        Every step's output.
-    H_t, C_t : array, shape (D, N, H)
-        The states at each sequence's end.
-    C_all : array, shape (T, D, N, H)
-        Every step's cell state.
     iofc : array, shape (T, D, N, 4H)
         Every step's gates, after their activations.
     """
@@ -90,18 +84,7 @@ class LSTMForward(NamedTuple, Generic[AnyArray]):
 
 
 class LSTMGrads(NamedTuple, Generic[AnyArray]):
-    """What `lstm_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX : array, shape (T, N, I)
-        0 past a sequence's end.
-    dW, dR, dB, dP, dS : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H), (D, 3H), (D, proj, H)
-        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
-        (N, D).
-    dH0, dC0 : array, shape (D, N, H)
-        Of the initial states.
-    """
+    """What `lstm_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -344,71 +327,17 @@ def lstm(
         h_t &= o \odot a_h(c_t)
 
     a_f, a_g and a_h are ONNX's activations f, g and h. The candidate g is the block that ONNX calls c. With a
-    projection h_t is S (o ⊙ a_h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`. H_all, H_t, initial_h
-    and the last axis of R then have the width proj; the cell state keeps H. With zoneout each step keeps a
-    share z of the old cell state, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and likewise of h; h_t is computed from c_t
-    before zoneout. With a mask R multiplies m ⊙ h_{t-1}.
+    projection h_t is S (o ⊙ a_h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`; without S, proj is H. The
+    cell state has the width H. With zoneout each step keeps a share z of the old cell state,
+    z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and likewise of h; h_t is computed from c_t before zoneout. With a mask R
+    multiplies m ⊙ h_{t-1}.
 
     Parameters
     ----------
-    X : array, shape (T, N, I)
-        Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, with
-        states and sums in float32. All arrays share namespace, dtype and device.
-    W : array, shape (D, 4H, I)
-        Input weights, gates in the order i o f c. D is 2 for ``direction="bidirectional"``, else 1.
-    R : array, shape (D, 4H, H)
-        Recurrence weights.
-    B : array, shape (D, 8H), optional
-        Input biases, then recurrence biases.
-    sequence_lens : sequence of int or integer array, shape (N,), optional
-        The length of each sequence, 0 to T; an array may be of any namespace. Past its end the outputs are 0,
-        and the input has no effect, not even NaN. A reverse direction starts at each sequence's own end.
-    initial_h, initial_c : array, shape (D, N, H), optional
-        States before the first step; zeros by default.
-    P : array, shape (D, 3H), optional
-        Peephole weights, in the order i o f.
-    direction : {"forward", "reverse", "bidirectional"}
-        The direction of time.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
-    activation_alpha, activation_beta : list of float, optional
-        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
-    clip : float, optional
-        Bounds every gate's pre-activation to -clip .. clip.
     input_forget : bool
         Couple the forget gate to the input gate: f = 1 - i.
-    layout : {0, 1}
-        1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
-    reset : array of booleans, shape (T, N), optional
-        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
-        state belongs to the piece with which the direction starts, the final state to the one with which it
-        ends. In layout 1 it is (N, T).
-    S : array, shape (D, proj, H), optional
-        Projection of the output.
-    recurrent_mask : array, shape (D, N, H or proj), optional
-        Multiplies the state before the product with R, the same at every step: recurrent dropout. The caller
-        scales it. It has no gradient; nor do the next two.
-    zoneout_h, zoneout_c : array, shapes (T, D, N, H or proj), (T, D, N, H), optional
-        Share of the old state that each step keeps, 0 to 1: random masks of 0 and 1 in training, their
-        expectation otherwise.
-
-    Returns
-    -------
-    LSTMForward
-        ``(H_all, H_t, C_t, C_all, iofc)``. `lstm_grad` takes H_all, C_all and iofc; the last two hold 5H
-        numbers per step and sequence.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    lstm_grad : The gradient.
-    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -487,56 +416,21 @@ def lstm_grad(
 
     Parameters
     ----------
-    X, W, R, B, sequence_lens, initial_h, initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c
-        The arguments of `lstm`.
-    H_all, C_all, iofc : array, shapes (T, D, N, H), (T, D, N, H), (T, D, N, 4H)
+    H_all, C_all, iofc : array, shapes (T, D, N, proj), (T, D, N, H), (T, D, N, 4H)
         Results of `lstm` or of any other forward with ONNX's meaning. The gradient is a function of these
         arrays. The pre-activations are rebuilt from them only if the gates do not determine the slopes: with
         `clip`, and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
-    grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero by default, like the next two. Ignored past a sequence's end.
-    grad_H_t, grad_C_t : array, shape (D, N, H), optional
-        Cotangents of the final states.
-    grad_C_all : array, shape (T, D, N, H), optional
-        Cotangent of C_all. Ignored past a sequence's end.
-    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout, reset
-        The arguments of `lstm`.
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` drops the path from the peepholes into the cell
         state, as ONNX Runtime's LSTMGrad does.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h", "initial_c", "P",
         "S"; all by default, "P" and "S" only if P and S are given. The work for the others is skipped.
 
-    Returns
-    -------
-    LSTMGrads
-        ``(dX, dW, dR, dB, dH0, dC0, dP, dS)``, None for those not asked for. Omitted arguments have a
-        gradient too: dB is the gradient at a zero bias.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    lstm : The forward.
-    vjp : Forward and gradient in one call.
-
     Notes
     -----
-    The contract is ONNX Runtime's LSTMGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
-    the cotangent at its bounds.
+    The contract is ONNX Runtime's LSTMGrad, completed. Omitted arguments have a gradient too: dB is the
+    gradient at a zero bias. Slopes at kinks are PyTorch's; `clip` passes the cotangent at its bounds.
 
     Examples
     --------
@@ -561,8 +455,6 @@ class LSTMCellForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_next, C_next : array, shape (N, H)
-        The states after the step.
     iofc : array, shape (N, 4H)
         The gates, after their activations.
     """
@@ -573,15 +465,7 @@ class LSTMCellForward(NamedTuple, Generic[AnyArray]):
 
 
 class LSTMCellGrads(NamedTuple, Generic[AnyArray]):
-    """What `lstm_cell_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX, dH, dC : array, shapes (N, I), (N, H), (N, H)
-        Of the input and of the states before the step.
-    dW, dR, dB, dP : array, shapes (4H, I), (4H, H), (8H,), (3H,)
-        Of the parameters.
-    """
+    """What `lstm_cell_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dH: AnyArray
@@ -611,33 +495,6 @@ def lstm_cell(
     _foreign: Foreign = PLAIN,
 ) -> LSTMCellForward[A]:
     """One step of `lstm`, for your own loops.
-
-    Parameters
-    ----------
-    X : array, shape (N, I)
-        The step's input.
-    H, C : array, shape (N, H)
-        The states before the step.
-    W, R : array, shapes (4H, I), (4H, H)
-        Weights, gates in the order i o f c.
-    B : array, shape (8H,), optional
-        Input biases, then recurrence biases.
-    P : array, shape (3H,), optional
-        Peephole weights, in the order i o f.
-    activations, activation_alpha, activation_beta, clip, input_forget
-        As for one direction of `lstm`, with its equations.
-
-    Returns
-    -------
-    LSTMCellForward
-        ``(H_next, C_next, iofc)``; `lstm_cell_grad` takes C_next and iofc.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -678,42 +535,15 @@ def lstm_cell_grad(
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> LSTMCellGrads[A | MaybeNone]:
-    """Gradient of `lstm_cell`.
+    """Gradient of `lstm_cell`, with the equations of `lstm_grad`.
 
     Parameters
     ----------
-    X, H, C, W, R, B, P
-        The arguments of `lstm_cell`.
-    C_next, iofc : array, shapes (N, H), (N, 4H)
-        Results of `lstm_cell`.
-    grad_H, grad_C : array, shape (N, H), optional
-        Cotangents of H_next and C_next; zero by default.
-    activations, activation_alpha, activation_beta, clip, input_forget
-        The arguments of `lstm_cell`.
     peephole : {"full", "truncated"}
-        See `lstm_grad`; the equations are the same.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sample separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N,); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sample's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
+        See `lstm_grad`.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "C", "W", "R", "B", "P"; all by default, "P"
         only if P is given. The work for the others is skipped.
-
-    Returns
-    -------
-    LSTMCellGrads
-        ``(dX, dH, dC, dW, dR, dB, dP)``, None for those not asked for.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------

@@ -38,33 +38,14 @@ _RNN = Unit("rnn", "The ONNX RNN", "h", "the operator RNN of the ONNX specificat
 
 
 class RNNForward(NamedTuple, Generic[AnyArray]):
-    """What `rnn` returns. `rnn_grad` needs the first.
-
-    Parameters
-    ----------
-    H_all : array, shape (T, D, N, H)
-        Every step's output.
-    H_t : array, shape (D, N, H)
-        The state at each sequence's end.
-    """
+    """What `rnn` returns. `rnn_grad` needs the first."""
 
     H_all: AnyArray
     H_t: AnyArray
 
 
 class RNNGrads(NamedTuple, Generic[AnyArray]):
-    """What `rnn_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX : array, shape (T, N, I)
-        0 past a sequence's end.
-    dW, dR, dB : array, shapes (D, H, I), (D, H, H), (D, 2H)
-        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
-        (N, D).
-    dH0 : array, shape (D, N, H)
-        Of the initial state.
-    """
+    """What `rnn_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -159,53 +140,12 @@ def rnn(
 
     .. math:: h_t = f(W x_t + R h_{t-1} + b)
 
+    b is the sum of both biases.
+
     Parameters
     ----------
-    X : array, shape (T, N, I)
-        Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, with
-        states and sums in float32. All arrays share namespace, dtype and device.
-    W : array, shape (D, H, I)
-        Input weights. D is 2 for ``direction="bidirectional"``, else 1.
-    R : array, shape (D, H, H)
-        Recurrence weights.
-    B : array, shape (D, 2H), optional
-        Input biases, then recurrence biases; b is their sum.
-    sequence_lens : sequence of int or integer array, shape (N,), optional
-        The length of each sequence, 0 to T. Past its end the outputs are 0, and the input has no effect, not
-        even NaN. A reverse direction starts at each sequence's own end.
-    initial_h : array, shape (D, N, H), optional
-        State before the first step; zeros by default.
-    direction : {"forward", "reverse", "bidirectional"}
-        The direction of time.
     activations : list of str, optional
         ONNX's name of f for each direction; ``["Tanh"]`` by default.
-    activation_alpha, activation_beta : list of float, optional
-        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
-    clip : float, optional
-        Bounds the pre-activations to -clip .. clip.
-    layout : {0, 1}
-        1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, H).
-    reset : array of booleans, shape (T, N), optional
-        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
-        state belongs to the piece with which the direction starts, the final state to the one with which it
-        ends. In layout 1 it is (N, T).
-
-    Returns
-    -------
-    RNNForward
-        ``(H_all, H_t)``. `rnn_grad` takes H_all: H numbers per step and sequence.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    rnn_grad : The gradient.
-    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -263,50 +203,15 @@ def rnn_grad(
 
     Parameters
     ----------
-    X, W, R, B, sequence_lens, initial_h
-        The arguments of `rnn`.
     H_all : array, shape (T, D, N, H)
         Result of `rnn` or of any other forward with ONNX's meaning. The gradient is a function of this array.
         The pre-activations are rebuilt from it only if the outputs do not determine the slopes: with `clip`,
         and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
-    grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero by default, like the next. Ignored past a sequence's end.
-    grad_H_t : array, shape (D, N, H), optional
-        Cotangent of the final state.
-    direction, activations, activation_alpha, activation_beta, clip, layout, reset
-        The arguments of `rnn`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The work
-        for the others is skipped.
-
-    Returns
-    -------
-    RNNGrads
-        ``(dX, dW, dR, dB, dH0)``, None for those not asked for. Omitted arguments have a gradient too: dB is
-        the gradient at a zero bias.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    rnn : The forward.
-    vjp : Forward and gradient in one call.
 
     Notes
     -----
-    Slopes at kinks are PyTorch's; `clip` passes the cotangent at its bounds.
+    Omitted arguments have a gradient too: dB is the gradient at a zero bias. Slopes at kinks are PyTorch's;
+    `clip` passes the cotangent at its bounds.
 
     Examples
     --------
@@ -326,27 +231,13 @@ def rnn_grad(
 
 
 class RNNCellForward(NamedTuple, Generic[AnyArray]):
-    """What `rnn_cell` returns.
-
-    Parameters
-    ----------
-    H_next : array, shape (N, H)
-        The state after the step.
-    """
+    """What `rnn_cell` returns."""
 
     H_next: AnyArray
 
 
 class RNNCellGrads(NamedTuple, Generic[AnyArray]):
-    """What `rnn_cell_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX, dH : array, shapes (N, I), (N, H)
-        Of the input and of the state before the step.
-    dW, dR, dB : array, shapes (H, I), (H, H), (2H,)
-        Of the parameters.
-    """
+    """What `rnn_cell_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dH: AnyArray
@@ -371,31 +262,6 @@ def rnn_cell(
     _foreign: Foreign = PLAIN,
 ) -> RNNCellForward[A]:
     """One step of `rnn`, for your own loops.
-
-    Parameters
-    ----------
-    X : array, shape (N, I)
-        The step's input.
-    H : array, shape (N, H)
-        The state before the step.
-    W, R : array, shapes (H, I), (H, H)
-        Weights.
-    B : array, shape (2H,), optional
-        Input biases, then recurrence biases.
-    activations, activation_alpha, activation_beta, clip
-        As for one direction of `rnn`, with its equation.
-
-    Returns
-    -------
-    RNNCellForward
-        ``(H_next,)``; `rnn_cell_grad` takes it.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -429,40 +295,7 @@ def rnn_cell_grad(
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> RNNCellGrads[A | MaybeNone]:
-    """Gradient of `rnn_cell`.
-
-    Parameters
-    ----------
-    X, H, W, R, B
-        The arguments of `rnn_cell`.
-    H_next : array, shape (N, H)
-        Result of `rnn_cell`.
-    grad_H : array, shape (N, H), optional
-        Cotangent of H_next; zero by default.
-    activations, activation_alpha, activation_beta, clip
-        The arguments of `rnn_cell`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sample separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N,); its memory does not grow with N times the
-        parameters.
-    sample_weight : array, shape (N,), optional
-        A factor for each sample's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for the
-        others is skipped.
-
-    Returns
-    -------
-    RNNCellGrads
-        ``(dX, dH, dW, dR, dB)``, None for those not asked for; the equations are those of `rnn_grad`.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+    """Gradient of `rnn_cell`, with the equations of `rnn_grad`.
 
     Examples
     --------

@@ -38,12 +38,6 @@ class SLSTMForward(NamedTuple, Generic[AnyArray]):
 
     Parameters
     ----------
-    H_all : array, shape (T, D, N, H)
-        Every step's output.
-    H_t, C_t, N_t, M_t : array, shape (D, N, H)
-        The states at each sequence's end: output, cell, normalizer, stabilizer.
-    C_all, N_all, M_all : array, shape (T, D, N, H)
-        The other states at every step.
     saved : array, shape (T, D, N, kH)
         What the gradient needs of each step beside the states.
     """
@@ -60,18 +54,7 @@ class SLSTMForward(NamedTuple, Generic[AnyArray]):
 
 
 class SLSTMGrads(NamedTuple, Generic[AnyArray]):
-    """What `slstm_grad` returns: one gradient each, None if it was not asked for.
-
-    Parameters
-    ----------
-    dX : array, shape (T, N, I)
-        0 past a sequence's end.
-    dW, dR, dB : array, shapes (D, 4H, I), (D, 4H, H / heads), (D, 4H)
-        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
-        (N, D).
-    dH0, dC0, dN0, dM0 : array, shape (D, N, H)
-        Of the initial states.
-    """
+    """What `slstm_grad` returns: one gradient each, None if it was not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -191,38 +174,15 @@ def slstm(
 
     Parameters
     ----------
-    X, W : array, shapes (T, N, I), (D, 4H, I)
-        Input and its weights, rows in order i f z o.
     R : array, shape (D, 4H, H / heads)
         Recurrence weights. The rows of a gate's head j multiply head j of the output before.
-    B : array, shape (D, 4H), optional
-        Biases.
-    sequence_lens : array or sequence of int, optional
-        Length of each sequence, (N,), from 0 to T.
-    initial_h, initial_c, initial_n, initial_m : array, shape (D, N, H), optional
-        Initial states; zero by default.
     heads : int
         Into how many parts the states are cut; it divides H.
     forget : {"sigmoid", "exp"}
         The forget gate's activation.
-    direction, layout, reset
-        As of `lstm`.
-
-    Returns
-    -------
-    SLSTMForward
-        ``(H_all, H_t, C_t, N_t, M_t, C_all, N_all, M_all, saved)``.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
-    slstm_grad : The gradient.
     convert : Weights of `xlstm` and FlashRNN.
 
     Notes
@@ -287,43 +247,9 @@ def slstm_grad(
         \bar n_t \mathrel{-}= \bar h_t \odot h_t / n_t, \quad
         \bar c_{t-1} = f \odot \bar c_t, \quad \bar n_{t-1} = f \odot \bar n_t
 
-    Parameters
-    ----------
-    X, W, R, B, sequence_lens, initial_h, initial_c, initial_n, initial_m
-        The arguments of `slstm`.
-    H_all, C_all, N_all, M_all, saved
-        Its results.
-    grad_H_all, grad_C_all, grad_N_all, grad_M_all : array, shape (T, D, N, H), optional
-        Cotangents of the states over time; zero by default, like the others.
-    grad_H_t, grad_C_t, grad_N_t, grad_M_t : array, shape (D, N, H), optional
-        Cotangents of the final states.
-    heads, forget, direction, layout, reset
-        The arguments of `slstm`.
-    per_sample : bool or "norm"
-        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
-        ``"norm"`` gives only their Euclidean norms, (N, D).
-    sample_weight : array, shape (N,), optional
-        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
-        separately or normed. It has no effect on the other gradients.
-    wrt : iterable of str, optional
-        Arguments whose gradients to compute; all by default.
-
-    Returns
-    -------
-    SLSTMGrads
-        ``(dX, dW, dR, dB, dH0, dC0, dN0, dM0)``, None for those not asked for, and dB without B.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
-
-    See Also
-    --------
-    slstm : The forward.
-    vjp : Both in one.
+    Notes
+    -----
+    Without B, dB is None.
 
     Examples
     --------

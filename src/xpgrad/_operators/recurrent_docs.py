@@ -8,6 +8,7 @@ from inspect import Signature
 from typing import Any, NamedTuple
 
 from xpgrad._operators.axes import AXES
+from xpgrad._operators.operator_docs import indented, shape_text
 from xpgrad._operators.units import declared_unit
 
 __all__ = ["Words", "recurrent_docstring"]
@@ -115,7 +116,9 @@ def _sections(name: str, signature: Signature, results: str, arguments: str, wor
         name=name,
         words=words,
         parameters="\n".join(_parameters(name, signature, words)),
-        returns="\n".join(f"{x} : {words.result}\n    {_meaning(x, name)}" for x in results.split(", ")),
+        returns="\n".join(
+            f"{x} : {words.result}\n{indented(_meaning(x, name))}" for x in results.split(", ")
+        ),
         source=unit.source,
         results=results,
         arguments=arguments,
@@ -135,7 +138,7 @@ def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
             kind = words.lengths if x == "sequence_lens" else words.array
             kind += ", optional" if parameter.default is None else " or None" if x == "B" else ""
             order = f" The rows are in order {unit.gates}." if x in ("W", "R") and unit.rows > 1 else ""
-            yield f"{x} : {kind}\n    {_meaning(x, name)}{order}{note}"
+            yield f"{x} : {kind}\n{indented(f'{_meaning(x, name)}{order}{note}')}"
         elif x in options:
             yield f"{x} : {options[x]}{note}"
         elif x == attributes[0]:
@@ -143,5 +146,4 @@ def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
 
 
 def _meaning(x: str, name: str) -> str:
-    shape = AXES[name][x].split()
-    return declared_unit(name).about(x).format(f"({', '.join(shape)}{',' if len(shape) == 1 else ''})")
+    return declared_unit(name).about(x).format(shape_text(AXES[name][x]))

@@ -1,8 +1,8 @@
 """A recurrent operator, declared once in the file of its formulas: its arrays and their descriptions.
 
-A declaration determines the kernels' operands, the axes of their arrays, `vjp`, a single step, and the use of
-the operator in adapters with their docstrings, `check`, random calls, and the reference's pages. The
-signatures of its functions have the defaults and the types, for type checkers.
+A declaration determines the kernels' operands, the axes of their arrays, their docstrings, `vjp`, a single
+step, and the use of the operator in adapters, `check`, random calls, and the reference's pages. The signatures
+of its functions have the defaults and the types, for type checkers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from xpgrad._operators.axes import AXES
 from xpgrad._operators.gradient_rules import RULES, GradientRule
+from xpgrad._operators.operator_docs import document
 
 __all__ = ["UNITS", "Unit", "UnitArray", "declared_unit", "unit_of"]
 
@@ -26,8 +27,6 @@ _COMMON = {
     "B": "Biases, {}: the input's, then the recurrence's.",
     "sequence_lens": "Length of each sequence, {}, from 0 to T; integers.",
 }
-_OTHERWISE = {"R": "Recurrence weights, {}; E is H / heads.", "B": "Biases, {}."}
-"""For operators whose R has heads, and whose gates have one bias."""
 
 
 class UnitArray(NamedTuple):
@@ -113,8 +112,9 @@ class Unit:
             AXES[self.step_name] = self.step_axes
 
     def function(self, function: _Function) -> _Function:
-        """Declare one of its public functions; a forward and its gradient are a rule of `vjp`."""
+        """Declare and document one of its functions; a forward and its gradient are a rule of `vjp`."""
         self.functions[function.__name__] = function
+        document(self, function)
         for name, saved, cotangents in (
             (self.name, [*self.saved], self.cotangents),
             (self.step_name, self.step_saved, self.step_cotangents),
@@ -266,8 +266,8 @@ class Unit:
         own = {**self.inputs, **self.parameters}
         if name in own:
             return own[name].about
-        if name in ("R", "B") and (self.columns == "E" if name == "R" else self.biases == 1):
-            return _OTHERWISE[name]
+        if name == "B" and self.biases == 1:
+            return "Biases, {}."
         if name in _COMMON:
             return _COMMON[name]
         state = name.removeprefix("initial_")[0].lower()
@@ -280,10 +280,12 @@ class Unit:
             f"{upper}_next": f"{what.capitalize()} after the step, {{}}.",
         }[name]
 
-    @property
-    def numbers_saved(self) -> str:
-        """The count of numbers that the gradient needs of each step and sequence: "16H + 3"."""
-        states = [1] * (len(self.states) + self.keeps_products)
+    def numbers_saved(self, products: bool = False) -> str:
+        """The count of numbers that the gradient needs of each step and sequence: "16H + 3".
+
+        With `products` the GRU keeps the candidate's recurrent products too.
+        """
+        states = [1] * (len(self.states) + (products and self.keeps_products))
         kept = (width if isinstance(width, tuple) else (width,) for width in self.kept.values())
         return " or ".join(_total([*states, *widths]) for widths in itertools.product(*kept))
 

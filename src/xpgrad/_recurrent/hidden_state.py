@@ -31,16 +31,18 @@ from xpgrad._recurrent.plan import Buffer, stage
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
+ZONEOUT = (
+    "Share of the old {} state that each step keeps, {{}}, 0 to 1: random masks of 0 and 1 in training, "
+    "their expectation otherwise."
+)
+
 
 def masks(hidden: str = "H") -> dict[str, UnitArray]:
-    """What a declaration says of the masks, for a state with this axis."""
+    """The declaration of the masks of a state with this axis."""
+    mask = "Multiplies the state before the product with R, {}, the same at every step: recurrent dropout."
     return {
-        "recurrent_mask": UnitArray(
-            f"D N {hidden}", "Multiplies the hidden state on its way into R, {}.", False
-        ),
-        "zoneout_h": UnitArray(
-            f"T D N {hidden}", "Share of the old hidden state that stays at each step, {}.", False
-        ),
+        "recurrent_mask": UnitArray(f"D N {hidden}", f"{mask} The caller scales it.", False),
+        "zoneout_h": UnitArray(f"T D N {hidden}", ZONEOUT.format("hidden"), False),
     }
 
 
