@@ -6,7 +6,7 @@ One step, gates z r h, with the step's attention a::
     n = tanh(W_h x + R_h (r h') + b_h)               or tanh(W_h x + w_h + r (R_h h' + u_h))
     h = z h' + (1 - z) n
 
-An attention of 0 leaves the GRU, one of 1 keeps nothing of the state. It is a cell (`xpgrad.Cell`).
+With an attention of 0 it is the GRU; with 1 nothing of the state is kept. It is a cell (`xpgrad.Cell`).
 
 References
 ----------
@@ -16,10 +16,11 @@ those of oneDNN's AUGRU and LBR AUGRU.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Generic, NamedTuple
 
 from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
-from xpgrad._cells.operator import CellOperator, cached
+from xpgrad._cells.operator import CellOperator
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit, UnitArray
@@ -33,7 +34,7 @@ class AUGRUForward(NamedTuple, Generic[AnyArray]):
     Parameters
     ----------
     saved : array, shape (T, D, N, kH)
-        What the gradient needs of each step beside the state.
+        The other values that the gradient needs.
     """
 
     H_all: AnyArray
@@ -52,9 +53,9 @@ class AUGRUGrads(NamedTuple, Generic[AnyArray]):
     dH0: AnyArray
 
 
-@cached
+@functools.lru_cache(maxsize=64)
 def _cell(biased: bool, linear_before_reset: int) -> Cell:
-    def step(xp: Any, x: Any, h: Any, W: Any, R: Any, attention: Any, v: Any = None) -> Any:
+    def augru(xp: Any, x: Any, h: Any, W: Any, R: Any, attention: Any, v: Any) -> Any:
         def with_bias(value: Any, name: str) -> Any:
             return value + getattr(v, name) if biased else value
 
@@ -68,11 +69,7 @@ def _cell(biased: bool, linear_before_reset: int) -> Cell:
         n = xp.tanh(n)
         return n + z * (h - n)
 
-    def unbiased(xp: Any, x: Any, h: Any, W: Any, R: Any, attention: Any) -> Any:
-        return step(xp, x, h, W, R, attention)
-
-    made, vectors = (step, "wz wr wh rz rr rh") if biased else (unbiased, "")
-    return Cell(made, W="z r h", R="z r h", v=vectors, inputs="attention", name="augru")
+    return Cell(augru, W="z r h", R="z r h", v="wz wr wh rz rr rh" if biased else "", inputs="attention")
 
 
 _AUGRU = CellOperator(
@@ -133,7 +130,7 @@ def augru(
     Notes
     -----
     Zhou and others, "Deep interest evolution network for click-through rate prediction" (2019), as oneDNN has
-    it: 0 leaves the GRU, 1 keeps nothing of the state.
+    it: with an attention of 0 it is the GRU, with 1 nothing of the state is kept.
 
     Examples
     --------
@@ -177,7 +174,7 @@ def augru_grad(
     .. math:: \bar a_t = -\bar z_t \odot \sigma(W_z x_t + R_z h_{t-1} + b_z), \quad
         \bar z_t = \bar h_t \odot (h_{t-1} - n)
 
-    summed over a step's units where it has one number; the rest is the GRU's.
+    If the attention is one number for a step, this is summed over the units. The rest is the GRU's.
 
     Notes
     -----

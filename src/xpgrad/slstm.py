@@ -1,7 +1,7 @@
 r"""The sLSTM of xLSTM: `slstm` and its gradient.
 
-One step, gates i f z o, of which the first is an exponential. The states are the output h, the cell c, its
-normalizer n, and the stabilizer m, which keeps the exponentials in range::
+One step has the gates i f z o; i is an exponential. The states are the output h, the cell c, its normalizer
+n, and the stabilizer m, which keeps the exponentials in range::
 
     l = log sigmoid(z_f), or z_f                     with pre-activations z_g = W_g x + R_g h' + b_g
     m = max(l + m', z_i);   z_i where n' = 0
@@ -9,9 +9,9 @@ normalizer n, and the stabilizer m, which keeps the exponentials in range::
     c = f c' + i tanh(z_z)  n = f n' + i
     h = sigmoid(z_o) c / n
 
-R is block-diagonal: head j of h' reaches head j of the gates alone. c / n does not depend on m, so the
-output's cotangent passes nothing to m; those of c, n and m do. It is a cell (`xpgrad.Cell`): this module has
-the step, its pullback comes from reverse mode.
+R is block-diagonal: head j of h' reaches only head j of the gates. c / n does not depend on m, so the
+output's cotangent passes nothing to m; the cotangents of c, n and m do. The operator is a cell
+(`xpgrad.Cell`): this module has the step, and reverse mode finds its pullback.
 
 References
 ----------
@@ -20,10 +20,11 @@ Beck and others, "xLSTM: extended long short-term memory" (2024).
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Generic, NamedTuple
 
 from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
-from xpgrad._cells.operator import CellOperator, cached
+from xpgrad._cells.operator import CellOperator
 from xpgrad._operators.arguments import check_choice, check_integer
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit
@@ -39,7 +40,7 @@ class SLSTMForward(NamedTuple, Generic[AnyArray]):
     Parameters
     ----------
     saved : array, shape (T, D, N, kH)
-        What the gradient needs of each step beside the states.
+        The other values that the gradient needs.
     """
 
     H_all: AnyArray
@@ -88,22 +89,19 @@ def _step(xp: Any, c: Any, n: Any, m: Any, gates: Any, forget: str) -> tuple:
     return sigmoid(xp, zo) * (c / n), c, n, m
 
 
-@cached
+@functools.lru_cache(maxsize=64)
 def _cell(biased: bool, heads: int, forget: str) -> Cell:
-    def slstm(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, W: Any, R: Any, v: Any = None) -> tuple:
+    def slstm(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, W: Any, R: Any, v: Any) -> tuple:
         gates = [getattr(W, gate)(x) + getattr(R, gate)(h) for gate in _GATES]
         if biased:
             gates = [z + getattr(v, gate) for z, gate in zip(gates, _GATES, strict=True)]
         return _step(xp, c, n, m, gates, forget)
 
-    def unbiased(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, W: Any, R: Any) -> tuple:
-        return slstm(xp, x, h, c, n, m, W, R)
-
-    step, vectors = (slstm, list(_GATES)) if biased else (unbiased, [])
-    return Cell(step, W=list(_GATES), R=list(_GATES), v=vectors, heads=heads, name="slstm")
+    names = list(_GATES)
+    return Cell(slstm, W=names, R=names, v=names if biased else (), heads=heads)
 
 
-@cached
+@functools.lru_cache(maxsize=64)
 def cell_of_gates(heads: int) -> Cell:
     """The cell whose input `gates` (T, N, 4H) holds W x, as another layer computed it."""
 
@@ -112,7 +110,7 @@ def cell_of_gates(heads: int) -> Cell:
         return _step(xp, c, n, m, own, "sigmoid")
 
     names = list(_GATES)
-    return Cell(slstm, R=names, v=names, inputs={"gates": names}, heads=heads, name="slstm")
+    return Cell(slstm, R=names, v=names, inputs={"gates": names}, heads=heads)
 
 
 _SLSTM = CellOperator(

@@ -1,6 +1,5 @@
-"""Cells that a user wrote.
+"""Users' cells: from a step's formula to the stages of a time loop and of its gradient.
 
-A step's formula goes in, the stages of its time loop and of its gradient's come out: `trace` makes a graph of
-the formula, `reverse` adds the cotangents to it, `build` says what is saved and what stands where, `stages`
-writes the formulas of the stages, and `kernel` runs them over sequences.
+`trace` makes a graph of the formula, `reverse` adds the cotangents, `build` decides which values are saved
+and in which buffers, and `stages` writes the formulas of the stages.
 """

@@ -21,7 +21,7 @@ class CellArrays:
     """The names of a cell's arrays, which follow from its blocks, states and inputs, and its results' types.
 
     `saved` has the outputs that the gradient takes, with their widths: k for k * H columns, -k for k.
-    `cotangents` has of each output that has one the gradient's name for it, `ends` those of final states.
+    `cotangents` has the gradient's name for the cotangent of each output, `ends` the names for final states.
     `arguments` are the operands with a gradient, in the order of the gradient's results.
     """
 
@@ -86,7 +86,7 @@ def block_names(operator: str, kind: str, names: Any) -> tuple[str, ...]:
 
 
 def input_blocks(operator: str, inputs: Any) -> dict[str, tuple[str, ...]]:
-    """Of each input beside x the names of its blocks, none where it is one value."""
+    """The names of the blocks of each input besides x; none if the input is a single value."""
     if not isinstance(inputs, Mapping):
         return dict.fromkeys(block_names(operator, "inputs", inputs), ())
     block_names(operator, "inputs", list(inputs))
@@ -101,31 +101,26 @@ def checked_heads(operator: str, heads: Any) -> int:
 
 
 def _signature(
-    positional: Sequence[str],
-    optional: Sequence[str],
-    needed: Sequence[str] = (),
-    keywords: Sequence[str] = (),
-    gradient: bool = False,
-) -> inspect.Signature:
-    """Of a cell or of its gradient, with annotations as the package's own operators have them."""
+    positional: Sequence[str], optional: Sequence[str], needed: Sequence[str],
+    keywords: Sequence[str] = (), gradient: bool = False,
+) -> inspect.Signature:  # fmt: skip
+    """The signature of a cell or of its gradient, annotated as the package's operators are."""
     kinds = inspect.Parameter
     anywhere, by_name = kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY
     found = [kinds(name, anywhere, annotation=Array) for name in positional]
     found += [kinds(name, anywhere, default=None, annotation=Array) for name in optional]
     found += [kinds(name, by_name, annotation=Array) for name in needed]
-    found += [kinds(name, by_name, default=None, annotation=Array) for name in keywords]
-    found.append(kinds("direction", by_name, default="forward", annotation="str"))
-    found.append(kinds("layout", by_name, default=0, annotation="int"))
-    found.append(kinds("reset", by_name, default=None, annotation=Array))
+    options: list[tuple[str, Any, Any]] = [(name, None, Array) for name in keywords]
+    options += [("direction", "forward", "str"), ("layout", 0, "int"), ("reset", None, Array)]
     if gradient:
-        found.append(kinds("per_sample", by_name, default=False, annotation="bool | str"))
-        found.append(kinds("sample_weight", by_name, default=None, annotation=Array))
-        found.append(kinds("wrt", by_name, default=None, annotation="Iterable[str] | None"))
+        options += [("per_sample", False, "bool | str"), ("sample_weight", None, Array)]
+        options += [("wrt", None, "Iterable[str] | None")]
+    found += [kinds(name, by_name, default=default, annotation=kind) for name, default, kind in options]
     return inspect.Signature(found)
 
 
 def _without_types(signature: inspect.Signature) -> inspect.Signature:
-    """For messages: names and defaults."""
+    """The signature for messages, with names and defaults."""
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from xpgrad._cells.reverse import pull_back
 from xpgrad._cells.stages import BufferBlock, Planner, Sum, is_expensive
 from xpgrad._cells.tape import Value
-from xpgrad._cells.trace import StepGraph, in_order, trace
+from xpgrad._cells.trace import StepGraph, in_order, number_of, reached, trace
 from xpgrad._recurrent.backward import BackwardLoop
 from xpgrad._recurrent.plan import (
     BackwardPlan,
@@ -27,12 +27,12 @@ from xpgrad._recurrent.timeline import Chunk
 
 
 class ColumnSource(NamedTuple):
-    """A value that R multiplied, as a column beside the cotangents."""
+    """A value that R multiplied, as a column behind the cotangents."""
 
     column: int
 
     def __call__(self, back: BackwardLoop, chunk: Chunk, columns: Any) -> Any:
-        """Its rows."""
+        """The value's rows."""
         H = back.call.H
         return columns[:, self.column * H : (self.column + 1) * H]
 
@@ -45,7 +45,7 @@ def build(
     inputs: Mapping[str, Sequence[str]],
     heads: int,
 ) -> tuple[ForwardPlan, BackwardPlan]:
-    """The stages of a step and of its pullback; for the parameters see `trace`."""
+    """The plans of a step and of its pullback; see `trace` for `blocks` and `inputs`."""
     return _Builder(operator, trace(operator, function, blocks, inputs, heads), states, inputs).plans()
 
 
@@ -63,7 +63,7 @@ class _Builder:
         self._products = [[step.products[k] for k in own] for own in self._blocks]
 
     def plans(self) -> tuple[ForwardPlan, BackwardPlan]:
-        """Both."""
+        """Both plans."""
         step = self._step
         last = step.tape.count()
         seeds = [step.tape.leaf("seed", k) for k in self._states]
@@ -73,7 +73,7 @@ class _Builder:
         return forward, self._backward(forward, saved, means, seeds, found)
 
     def _own_leaves(self) -> dict[Value, BufferBlock]:
-        """What the forward and the backward step find."""
+        """The places of states, inputs and vectors, for the forward and the backward step."""
         step = self._step
         leaves = {value: BufferBlock(after(k)) for k, value in enumerate(step.after)}
         leaves |= {value: BufferBlock(before(k)) for k, value in enumerate(step.before)}
@@ -82,7 +82,7 @@ class _Builder:
         return leaves | {value: BufferBlock(vectors, k) for k, value in enumerate(step.vectors)}
 
     def _given_buffers(self, kind: str) -> tuple[Buffer, ...]:
-        """A buffer for each input beside x."""
+        """A buffer for each input besides x."""
         return tuple(Buffer(f"{kind}_{name}", max(1, len(own)), "now") for name, own in self._inputs.items())
 
     def _given_places(self, kind: str) -> list[BufferBlock]:
@@ -90,7 +90,7 @@ class _Builder:
         return [BufferBlock(buffer, k) for buffer in self._given_buffers(kind) for k in range(buffer.blocks)]
 
     def _saved(self, values: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
-        """Which values of the step the gradient is to find, and which row means."""
+        """The values of the step that are kept for the gradient, and the row means."""
         leaves, saved, means, seen = self._own_leaves(), set[Any](), set[Any](), set[Any]()
         raw: dict[Value, bool] = {}
         todo = list(values)
@@ -108,7 +108,7 @@ class _Builder:
                 saved.add(value)
             else:
                 todo += value.uses
-        return sorted(saved, key=_number), sorted(means, key=_number)
+        return sorted(saved, key=number_of), sorted(means, key=number_of)
 
     def _forward(self, saved: Sequence[Any], means: Sequence[Any]) -> ForwardPlan:
         step = self._step
@@ -161,13 +161,13 @@ class _Builder:
     def _group(self, number: int) -> Group:
         source = self._sources[number]
         state = next((k for k, value in enumerate(self._step.before) if value is source), None)
-        return Group(number, self._blocks[number], state, 0)
+        return Group(number, self._blocks[number], state)
 
     def _backward_leaves(
         self, forward: ForwardPlan, saved: Sequence[Any], means: Sequence[Any], seeds: Sequence[Any],
         direct: Sequence[bool],
     ) -> dict[Value, BufferBlock | Sum]:  # fmt: skip
-        """What the backward step finds: leaves, saved values, means, and states' cotangents as sums."""
+        """The operands of the backward step: leaves, saved values, means, states' cotangents as sums."""
         leaves: dict[Value, BufferBlock | Sum] = dict(self._own_leaves())
         for buffer in forward.kept.get("saved", ()):
             leaves |= {value: BufferBlock(buffer, k) for k, value in enumerate(saved)}
@@ -180,13 +180,9 @@ class _Builder:
         return leaves
 
     def _backward(
-        self,
-        forward: ForwardPlan,
-        saved: Sequence[Any],
-        means: Sequence[Any],
-        seeds: Sequence[Any],
+        self, forward: ForwardPlan, saved: Sequence[Any], means: Sequence[Any], seeds: Sequence[Any],
         found: Mapping[Value, Any],
-    ) -> BackwardPlan:
+    ) -> BackwardPlan:  # fmt: skip
         step, groups = self._step, forward.groups
         multiplied = {group.state for group in groups}
         direct = [found.get(v) is not None or k not in multiplied for k, v in enumerate(step.before)]
@@ -207,7 +203,7 @@ class _Builder:
         outputs += list(zip(self._given_places("dinput"), map(found.get, step.given), strict=True))
         later = {
             value: BufferBlock(groups[value.index].back)
-            for value in _reached([v for _, v in outputs if v is not None], leaves)
+            for value in reached([v for _, v in outputs], leaves)
             if value.called("back")
         }
         averages = _averages(outputs, leaves, later)
@@ -239,7 +235,7 @@ class _Builder:
 
 
 def _placed(wanted: list[Any], values: list[Any]) -> range:
-    """Which columns hold these values beside one another; new ones where none do."""
+    """The consecutive columns that hold these values, appended if no columns do."""
     count = len(values)
     for start in range(len(wanted) - count + 1):
         if all(a is b for a, b in zip(wanted[start : start + count], values, strict=True)):
@@ -249,7 +245,7 @@ def _placed(wanted: list[Any], values: list[Any]) -> range:
 
 
 def _is_raw(value: Any, known: dict[Value, bool]) -> bool:
-    """Whether a value is a product, or a sum of such with vectors and numbers; keeps what it finds out."""
+    """Whether a value is a product, or a sum of products, vectors and numbers; `known` keeps the answers."""
 
     def terms(one: Any) -> list[Any]:
         return [a for a in one.uses if a not in known] if one.called("add", "subtract") else []
@@ -264,24 +260,9 @@ def _is_raw(value: Any, known: dict[Value, bool]) -> bool:
 def _averages(
     outputs: list[tuple[BufferBlock, Any]], leaves: Mapping[Value, Any], later: dict[Value, BufferBlock]
 ) -> list[tuple[int, Any]]:
-    """The means within heads on which outputs depend, with their numbers; each operand is an output too."""
-    wanted = _reached([value for _, value in outputs if value is not None], leaves)
-    found = list(enumerate(sorted((v for v in wanted if v.called("average")), key=_number)))
+    """The means within heads on which outputs depend, numbered; their operands become outputs too."""
+    wanted = reached([value for _, value in outputs], leaves)
+    found = list(enumerate(sorted((v for v in wanted if v.called("average")), key=number_of)))
     later |= {value: BufferBlock(average(number)) for number, value in found}
     outputs += [(BufferBlock(averaged(number)), value.arguments[0]) for number, value in found]
     return found
-
-
-def _reached(values: Sequence[Any], leaves: Mapping[Value, Any]) -> set[Any]:
-    found: set[Any] = set()
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if value not in found and value not in leaves:
-            found.add(value)
-            todo += value.uses
-    return found
-
-
-def _number(value: Any) -> int:
-    return value.number

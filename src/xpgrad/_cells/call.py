@@ -15,26 +15,20 @@ PARAMETERS = ("W", "R", "v")
 
 
 class CellCall(RecurrentCall):
-    """A checked call of a cell; see `RecurrentCall`.
+    """A checked call of a cell; see `RecurrentCall`, also for the options.
 
     Parameters
     ----------
-    asked : Asked
-        The cell's name and its arrays.
     blocks : mapping of str to int
-        How many blocks W, R and v have.
+        The numbers of blocks of W, R and v.
     over_time : sequence of str
         The names of cotangents (T, D, N, H), which may be left out.
     columns : int
-        How many values have a cotangent in the gradient.
+        The number of values that have a cotangent in the gradient.
     inputs : mapping of str to int
-        The inputs beside X, and how many blocks each has; one of one value has 0.
-    heads : int
-        How many heads a state has.
+        The number of blocks of each input besides X; 0 for a single value.
     names : mapping of str to str
         The call's own names for W, R and v.
-    **options
-        As RecurrentCall has them.
     """
 
     def __init__(
@@ -56,16 +50,16 @@ class CellCall(RecurrentCall):
         super().__init__(
             asked._replace(arrays=all_arrays), blocks["W"], **(plain | options), cell_names=names
         )
-        self.order = tuple(range(self.gates))  # a cell's blocks have their own
+        self.order = tuple(range(self.gates))  # a cell's blocks keep their order
         self.vector_blocks = blocks["v"]
 
     @property
     def recurrent_blocks(self) -> int:
-        """How many blocks R has."""
+        """The number of R's blocks."""
         return self._counts["R"]
 
     def state_option(self, name: str, direction: Direction) -> Any:
-        """None: a cell has no such option, though an input may have its name."""
+        """None: a cell has no such option, but an input may have its name."""
         return None
 
     def _columns(self) -> int:
@@ -108,7 +102,7 @@ class CellCall(RecurrentCall):
         return "H" if self.heads == 1 else f"H/{self.heads}"
 
     def _check_inputs(self, floats: Mapping[str, Any]) -> None:
-        """Raise ValueError for an input beside X of a wrong shape: (T, N, blocks H), or (T, N, 1)."""
+        """Raise ValueError unless each input besides X has the shape (T, N, blocks H), or (T, N, 1)."""
         lead = ("N, T", (self.N, self.T)) if self.layout else ("T, N", (self.T, self.N))
         for name, count in self._input_blocks.items():
             one = (*lead[1], 1)

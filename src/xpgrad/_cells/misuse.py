@@ -1,4 +1,4 @@
-"""What a step cannot do with what it is given: errors that say what to write instead."""
+"""Errors for operations that a step's formula cannot contain; they say what to write instead."""
 
 from __future__ import annotations
 
@@ -56,23 +56,16 @@ for _name, _what in _NEVER.items():
 
 
 class StandIn(Refusing):
-    """What is no value of a formula: the input, a block of weights, all blocks.
+    """An argument of a step that is not a value: the input, a block of weights, all blocks.
 
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    what : str
-        What it is.
-    instead : str
-        What a formula has in its place.
+    Messages call it `what`, and name `instead`, which a formula has in its place.
     """
 
     def __init__(self, operator: str, what: str, instead: str) -> None:
         self._operator, self.what, self.instead = operator, what, instead
 
     def refused(self, what: str) -> Exception:
-        """See `Refusing`."""
+        """The error for an operator or function that a step applied to it."""
         return TypeError(f"{self._operator}: step applies {what} to {self.what}, expected {self.instead}")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> NoReturn:

@@ -1,7 +1,8 @@
 """Reverse mode over a step's graph: the pullbacks of elementwise functions, of row means and of products.
 
-The cotangent of a value that a row has once is kept divided by the row's length. Then the pullback of a mean
-is a copy, the pullback of a copy to the whole row is the mean, and no formula needs the length of a row.
+The cotangent of a value that is one number for a row is kept divided by the row's length. Then the pullback
+of a mean is a copy, the pullback of a copy to the whole row is the mean, and no formula needs the row's
+length.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpgrad._cells.tape import Value
-from xpgrad._cells.trace import Rule, StepGraph
+from xpgrad._cells.trace import Rule, StepGraph, number_of
 
 
 def _half_at_ties(xp: Any, d: Any, x: Any, y: Any) -> tuple:
@@ -44,17 +45,11 @@ _PULLBACKS: dict[str, Callable[..., tuple]] = {
 def pull_back(
     step: StepGraph, groups: Sequence[Sequence[Value]], seeds: Sequence[Value]
 ) -> dict[Value, Value]:
-    """The cotangents of all values on which the states after a step depend, by value.
+    """The cotangents of all values on which the states after a step depend, as values of the step's tape.
 
-    Parameters
-    ----------
-    step : StepGraph
-        The graph; the cotangents become values of its tape.
-    groups : sequence of sequence of value
-        The products of one matrix with one value, group by group. Its transpose takes their cotangents back.
-        If the value is a state, the loop adds this product; else it is a value "back" of the tape.
-    seeds : sequence of value
-        Cotangents of the states after the step.
+    `groups` has the products of R with one value, group by group: R's transpose takes their cotangents back.
+    If the value is a state, the loop adds this product; else it is a value "back" of the tape. `seeds` are
+    the cotangents of the states after the step.
     """
     return _Reverse(step, groups).run(seeds)
 
@@ -66,14 +61,14 @@ class _Reverse:
         self._todo: set[Value] = set()
         self._group_of = {value: number for number, group in enumerate(groups) for value in group}
         self._groups = groups
-        self._heads = [min(group, key=_number) for group in self._groups]
+        self._heads = [min(group, key=number_of) for group in self._groups]
 
     def run(self, seeds: Sequence[Value]) -> dict[Value, Value]:
-        """Cotangents by value, from the latest value back: every use of a value comes before the value."""
+        """Cotangents by value, from the last value to the first: all uses of a value come before it."""
         for value, seed in zip(self._step.after, seeds, strict=True):
             self._add(value, seed)
         while self._todo:
-            value = max(self._todo, key=_number)
+            value = max(self._todo, key=number_of)
             self._todo.remove(value)
             self._visit(value)
         return {value: d for value, d in self._found.items() if d is not None}
@@ -133,7 +128,7 @@ class _Reverse:
     def _visit_result(self, rule: Rule, value: Any) -> None:
         """Visit a function with a rule when its first result comes."""
         values = [result for result in rule.results if isinstance(result, Value)]
-        head = min(values, key=_number)
+        head = min(values, key=number_of)
         if value is not head:
             self._add(head, None)
             return
@@ -150,7 +145,3 @@ class _Reverse:
             )
         for operand, grad in zip(rule.operands, grads, strict=True):
             self._add(operand, grad)
-
-
-def _number(value: Any) -> int:
-    return value.number

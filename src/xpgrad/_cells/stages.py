@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from xpgrad._cells.tape import Value
-from xpgrad._cells.trace import in_order
+from xpgrad._cells.trace import in_order, number_of, reached
 from xpgrad._recurrent.plan import Buffer, OperandBlocks, Stage
 from xpgrad.engine import Formula
 
-# Functions that are computed once, not again in each stage.
+# Functions that are computed only once, not in each stage.
 _EXPENSIVE = ("divide", "exp", "expm1", "log", "log1p", "sqrt", "tanh")
 _OPERATORS = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<", "less_equal": "<=",
     "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=", "logical_and": "&",
     "logical_or": "|",
 }  # fmt: skip
-_TAKES_ARRAYS = ("maximum", "minimum")  # their operands must be arrays, as those of where
+_TAKES_ARRAYS = ("maximum", "minimum", "where")  # their operands must be arrays
 
 
 class BufferBlock(NamedTuple):
@@ -44,7 +44,7 @@ class Sum(NamedTuple):
 
 
 def is_expensive(value: Any) -> bool:
-    """Whether a value is stored, because computing it twice takes longer."""
+    """Whether a value is stored, because a second computation takes longer."""
     return value.call.function in _EXPENSIVE or value.call.function.startswith("result ")
 
 
@@ -65,12 +65,7 @@ class Planner:
     outputs : list of (BufferBlock, value)
         The places to which values go; None stands for zeros.
     unread : sequence of Buffer, optional
-        Buffers from which no stage reads: a call may leave them out, or want their means over rows only.
-
-    Attributes
-    ----------
-    scratch : list of Buffer
-        Buffers that only the step uses.
+        Buffers from which no stage reads: a call may leave them out, or want only their means over rows.
     """
 
     name: str
@@ -79,7 +74,8 @@ class Planner:
     full: BufferBlock
     outputs: list[tuple[BufferBlock, Value | None]]
     unread: Sequence[Buffer] = ()
-    scratch: list[Buffer] = field(default_factory=list)
+    scratch: list[Buffer] = field(default_factory=list, init=False)
+    """Buffers that only the step uses."""
 
     def __post_init__(self) -> None:
         self._levels: dict[Value, int] = {}
@@ -100,29 +96,19 @@ class Planner:
         return self._levels[value]
 
     def _without_level(self, value: Value) -> list[Value]:
-        """The arguments whose level must be found first."""
+        """The arguments whose levels must be known first."""
         return [one for one in value.uses if one not in self.leaves and one not in self._levels]
 
     def stages(self) -> list[Stage]:
         """The stages, by level."""
-        for value in self._row_means():
+        values = reached([value for _, value in self._outputs], self.leaves)
+        for value in sorted((value for value in values if value.called("mean")), key=number_of):
             place = self.later.setdefault(value, BufferBlock(Buffer(f"mean{value.number}", 1, "first", True)))
             if place.buffer.at == "first":
                 self.scratch.append(place.buffer)
             self._outputs.append((place, value.arguments[0]))
         top = max((self.level(value) for _, value in self._outputs if value is not None), default=0)
         return [self._stage(level) for level in range(top, -1, -1)][::-1]
-
-    def _row_means(self) -> list[Any]:
-        """The row means on which the outputs depend, without leaves."""
-        seen: set[Value] = set()
-        todo: list[Any] = [value for _, value in self._outputs]
-        while todo:
-            value = todo.pop()
-            if isinstance(value, Value) and value not in seen and value not in self.leaves:
-                seen.add(value)
-                todo += value.uses
-        return sorted((v for v in seen if v.called("mean")), key=lambda value: value.number)
 
     def _stage(self, level: int) -> Stage:
         own = [(place, value) for place, value in self._outputs if self._level_of(place, value) == level]
@@ -195,7 +181,7 @@ class _Text:
         return self._names[value]
 
     def _named(self, value: Any, place: BufferBlock | Sum | None) -> str:
-        """The name of a value that is at a place, or else computed of its arguments."""
+        """The name of a value, which is read from its place or computed from its arguments."""
         if place is None:
             return self._computed(value)
         return self._read(place) if isinstance(place, BufferBlock) else self._added(value, place)
@@ -213,7 +199,7 @@ class _Text:
         if function.startswith("result "):
             return self._made(value.arguments[0])
         arguments = [self._made(argument) for argument in value.arguments]
-        if function == "where" or function in _TAKES_ARRAYS:
+        if function in _TAKES_ARRAYS:
             arguments = self._as_arrays(value, arguments)
         name = f"t{value.number}"
         if function in _OPERATORS:
@@ -226,7 +212,7 @@ class _Text:
         return name
 
     def _as_arrays(self, value: Any, arguments: list[str]) -> list[str]:
-        """The arguments, numbers as arrays: such functions need them."""
+        """The arguments, with numbers as arrays."""
         like = self._made(_value_under(value))
         return [
             text if isinstance(argument, Value) else f"xp.zeros_like({like}) + {text}"
@@ -234,7 +220,7 @@ class _Text:
         ]
 
     def stage(self, name: str) -> Stage:
-        """The stage."""
+        """The stage, after its last `write`."""
         inputs = {buffer: tuple(sorted(blocks)) for buffer, blocks in self._inputs.items()}
         written: dict[Buffer, set[int]] = {}
         for place in self._results:
@@ -285,7 +271,7 @@ def _number(number: float) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _function(name: str, text: str) -> Callable[..., tuple]:
-    """The function of a text; the same one for the same text."""
+    """The function of a text."""
     names: dict[str, Any] = {"__name__": __name__}
     exec(compile(text, f"<xpgrad cell {name}>", "exec"), names)
     return names[name]

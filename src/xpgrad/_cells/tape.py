@@ -11,16 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _FLAGS = (
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "equal",
-    "not_equal",
-    "isnan",
-    "isinf",
-    "isfinite",
-)
+    "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "isnan", "isinf", "isfinite",
+)  # fmt: skip
 
 
 class Use(NamedTuple):
@@ -86,13 +78,7 @@ Value.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class Tape:
-    """Records calls of NumPy's functions, each only once. It replaces ``xp``.
-
-    Parameters
-    ----------
-    dtype : dtype
-        The dtype of the computation.
-    """
+    """Records calls of NumPy's functions, each only once. It replaces ``xp``."""
 
     float32, float64, inf = np.float32, np.float64, float("inf")
     value = Value
@@ -113,9 +99,8 @@ class Tape:
 
     def sigmoid(self, x: Value) -> Value:
         """1 / (1 + exp(-x)). An overflow of exp is harmless here."""
-        return self._apply(
-            "reciprocal", self._apply("add", self._apply("exp", self._apply("negative", x)), 1.0)
-        )
+        exponential = self._apply("exp", self._apply("negative", x))
+        return self._apply("reciprocal", self._apply("add", exponential, 1.0))
 
     def apply(self, function: str, *arguments: Any) -> Any:
         """A call of a function with values and numbers."""
@@ -136,7 +121,7 @@ class Tape:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether it is one value, or one number, with one sign."""
+    """Whether both are the same value, or the same number with the same sign."""
     return a is b or (
         not isinstance(a, Value) and not isinstance(b, Value) and repr(float(a)) == repr(float(b))
     )

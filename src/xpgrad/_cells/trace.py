@@ -1,13 +1,11 @@
-"""A step as a graph: its formula runs once, on values that stand for arrays.
-
-The axes of a value: "each" row and column of a step has its own number, each "row", or each "column".
-"""
+"""A step as a graph: its formula runs once, on values that stand for arrays."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator as operators
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,14 +23,12 @@ _FUNCTIONS = (
     "less_equal", "log", "log1p", "logical_and", "logical_or", "maximum", "mean", "minimum", "multiply",
     "negative", "not_equal", "positive", "sqrt", "square", "subtract", "tanh", "where", "zeros_like",
 )  # fmt: skip
-
-
-# Those that Python's operators mean, with one of NumPy's numbers on the left.
+# The functions of Python's operators with one of NumPy's numbers on the left.
 _OF_OPERATORS = (
     "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal",
     "subtract",
 )  # fmt: skip
-# What to write in place of what a value cannot do.
+# What to write instead of an operation that values lack.
 _INSTEAD = {
     "@": "R.name(value), the product of a block of R with a value, or W.name(x)",
     "**": "a power of a value by a number",
@@ -66,7 +62,7 @@ class StepValue(Refusing, Value):
         )
 
     def refused(self, what: str) -> Exception:
-        """See `Refusing`."""
+        """The error for an operator or function that a step applied to it."""
         instead = _INSTEAD.get(what, "the functions of xp, and + - * / **")
         function = what.rpartition(".")[2]
         if function != what and function in _FUNCTIONS:
@@ -119,13 +115,8 @@ class Rule(NamedTuple):
 class StepTape(Tape):
     """The stand-in for ``xp`` while a step is recorded.
 
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    heads : int
-        Of how many heads a row is. Means are then within a head: for each column its head's, which is a
-        product with a constant matrix.
+    If a row has several heads, means are within a head: each column has the mean of its head, which is a
+    product with a constant matrix.
     """
 
     value = StepValue
@@ -137,7 +128,7 @@ class StepTape(Tape):
         self._leaves: dict[tuple, StepValue] = {}
         self._count = 0
         self.strict = False
-        """Whether the step's own formula runs, and no function whose pullback is known."""
+        """Whether the step's own formula runs, not a function with a rule."""
 
     def count(self) -> int:
         """The next number of a value."""
@@ -145,7 +136,7 @@ class StepTape(Tape):
         return self._count
 
     def leaf(self, kind: str, number: int, *uses: Any, axes: str = "each") -> Any:
-        """An operand, or a product of the values used: no elementwise function makes it."""
+        """An operand, or a product of the values used, which no elementwise function makes."""
         key = (kind, number, *(id(use) if isinstance(use, Value) else repr(use) for use in uses))
         if key not in self._leaves:
             call = Call(kind, tuple(Use(use, "f") for use in uses), "f")
@@ -239,7 +230,7 @@ class StepTape(Tape):
         return self.leaf("average", 0, x)
 
     def ruled(self, function: Callable, pullback: Callable, operands: Sequence[Any]) -> Any:
-        """The results of a function whose pullback is known."""
+        """The results of a function with a pullback of its own."""
         strict, self.strict = self.strict, False
         made = function(self, *operands)
         self.strict = strict
@@ -254,7 +245,7 @@ class StepTape(Tape):
 
 
 class _Named(StandIn):
-    """What stands for W, R, v or an input of several blocks in a step: its blocks by name."""
+    """The stand-in for W, R, v or an input of several blocks: it has the blocks by name."""
 
     def __init__(self, operator: str, kind: str, blocks: Mapping[str, Any]) -> None:
         called = {"W": "(x)", "R": "(value)"}.get(kind, "")
@@ -272,7 +263,7 @@ class _Named(StandIn):
 
 
 class _WeightBlock(StandIn):
-    """What stands for a block of W or R: it is called with what it multiplies."""
+    """The stand-in for a block of W or R: a step calls it with the value that it multiplies."""
 
     def __init__(self, operator: str, shown: str, operand: str, product: Callable[[Any], Any]) -> None:
         super().__init__(operator, f"{shown} without its operand", f"{shown}({operand})")
@@ -288,13 +279,13 @@ class _WeightBlock(StandIn):
 
 
 class Input(StandIn):
-    """What stands for the step's input, which only W takes."""
+    """The stand-in for the step's input, which only W takes."""
 
     def __init__(self, operator: str) -> None:
         super().__init__(operator, "the input x itself", "W.name(x): only W takes x")
 
     def refused(self, what: str) -> Exception:
-        """See `Refusing`."""
+        """The error for an operator or function that a step applied to it."""
         error = super().refused(what)
         if what in ("an if", "<", "<=", ">", ">=", "==", "!="):
             return TypeError(f"{error}, and xp.where(condition, a, b) decides by values")
@@ -302,40 +293,25 @@ class Input(StandIn):
 
 
 class StepGraph(NamedTuple):
-    """A step as a graph of values.
-
-    Parameters
-    ----------
-    tape : StepTape
-        All values.
-    inputs, products, vectors : list of value
-        The blocks of W x, R times something, and v.
-    given : list of value
-        The blocks of the inputs beside x.
-    before, after : list of value
-        The states.
-    read : tuple of int
-        Which states the step reads; the others are outputs only.
-    """
+    """A step as a graph of values."""
 
     tape: StepTape
     inputs: list[Any]
+    """The blocks of W x."""
     products: list[Any]
+    """The products with the blocks of R."""
     vectors: list[Any]
     given: list[Any]
+    """The blocks of the inputs besides x."""
     before: list[Any]
     after: list[Any]
+    """The states after the step."""
     read: tuple[int, ...]
+    """The numbers of the states that the step reads; the others are only outputs."""
 
 
 def states_of(operator: str, function: Callable, inputs: Iterable[str] = ()) -> tuple[str, ...]:
-    """The names of a step's states: its parameters besides xp, x, W, R and v, and those of its inputs.
-
-    Raises
-    ------
-    TypeError
-        For a signature of another form.
-    """
+    """The names of a step's states: its parameters without xp, x, W, R, v and the inputs."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # a function of C
@@ -365,40 +341,20 @@ def trace(
     inputs: Mapping[str, Sequence[str]] = _NOTHING,
     heads: int = 1,
 ) -> StepGraph:
-    """Run a step's formula once, and check what it did.
+    """Run a step's formula once, and raise for anything but a step.
 
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    function : callable
-        The step.
-    blocks : mapping of str to sequence of str
-        The names of the blocks of W, R and v.
-    inputs : mapping of str to sequence of str
-        Of each input beside x the names of its blocks, none where it is one value.
-    heads : int
-        How many heads a row has.
-
-    Raises
-    ------
-    TypeError, ValueError, AttributeError
-        For a formula that is no step.
+    `blocks` has the names of the blocks of W, R and v, `inputs` those of each input besides x.
     """
     return _Tracer(operator, function, blocks, inputs, heads).step()
 
 
 class _Tracer:
-    """One run of a step's formula, and what it did; for the parameters see `trace`."""
+    """One run of a step's formula."""
 
     def __init__(
-        self,
-        operator: str,
-        function: Callable,
-        blocks: Mapping[str, Sequence[str]],
-        inputs: Mapping[str, Sequence[str]],
-        heads: int,
-    ) -> None:
+        self, operator: str, function: Callable, blocks: Mapping[str, Sequence[str]],
+        inputs: Mapping[str, Sequence[str]], heads: int,
+    ) -> None:  # fmt: skip
         self._operator, self._function, self._blocks, self._given = operator, function, blocks, inputs
         self._tape, self._states = StepTape(operator, heads), states_of(operator, function, inputs)
         self._given_values: dict[tuple[str, str], Any] = {
@@ -415,7 +371,7 @@ class _Tracer:
     def step(self) -> StepGraph:
         """Run the formula and return its graph."""
         after = self._run()
-        reached = _reached(after)
+        found = reached(after)
         used = {
             "W": [self._inputs.get(name) for name in self._blocks["W"]],
             "R": [self._products.get(name) for name in self._blocks["R"]],
@@ -423,15 +379,15 @@ class _Tracer:
         }
         for kind, own in used.items():
             for name, value in zip(self._blocks[kind], own, strict=True):
-                if value is None or value not in reached:
+                if value is None or value not in found:
                     raise ValueError(
                         f"{self._operator}: step makes no use of {kind}.{name}, expected all blocks in it"
                     )
         for (name, block), value in self._given_values.items():
-            if value not in reached:
+            if value not in found:
                 shown = f"{name}.{block}" if block else name
                 raise ValueError(f"{self._operator}: step makes no use of {shown}, expected all inputs in it")
-        read = tuple(k for k, value in enumerate(self._before) if value in reached)
+        read = tuple(k for k, value in enumerate(self._before) if value in found)
         if not read:
             raise ValueError(
                 f"{self._operator}: step reads none of its states {', '.join(self._states)}, expected one or "
@@ -466,7 +422,7 @@ class _Tracer:
         return after
 
     def _called_step(self, stands: Sequence[Any]) -> Any:
-        """What the step returns; an error that is not ours says what the step ran on."""
+        """The step's results; a note on foreign errors says that the step ran on stand-ins."""
         self._tape.strict = True
         try:
             return self._function(self._tape, *stands)
@@ -483,21 +439,14 @@ class _Tracer:
     def _stand_ins(self) -> dict[str, Any]:
         """The stand-ins for all parameters except xp, by name."""
         blocks = self._blocks
-        weights = {
-            "W": {
+        weights: dict[str, dict[str, Any]] = {"v": dict(zip(blocks["v"], self._vectors, strict=True))}
+        for kind, operand, product in (("W", "x", self._input_block), ("R", "value", self._product_block)):
+            weights[kind] = {
                 name: _WeightBlock(
-                    self._operator, f"W.{name}", "x", functools.partial(self._input_block, name, k)
+                    self._operator, f"{kind}.{name}", operand, functools.partial(product, name, k)
                 )
-                for k, name in enumerate(blocks["W"])
-            },
-            "R": {
-                name: _WeightBlock(
-                    self._operator, f"R.{name}", "value", functools.partial(self._product_block, name, k)
-                )
-                for k, name in enumerate(blocks["R"])
-            },
-            "v": dict(zip(blocks["v"], self._vectors, strict=True)),
-        }
+                for k, name in enumerate(blocks[kind])
+            }
         named = {kind: _Named(self._operator, kind, own) for kind, own in weights.items()}
         given = {
             name: _Named(self._operator, name, {block: self._given_values[name, block] for block in own})
@@ -536,9 +485,9 @@ def _shown(operand: Any) -> str:
 
 
 def in_order(value: Any, under: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
-    """A value behind all values under it, each once: a step may be longer than Python's stack is deep.
+    """All values on which a value depends, then the value itself, each once and without recursion.
 
-    `under` gives the values under one; it is called when that one is first met.
+    `under` returns the values on which one depends; it is called when that value is first met.
     """
     met, path = {value}, [(value, iter(under(value)))]
     while path:
@@ -552,12 +501,17 @@ def in_order(value: Any, under: Callable[[Any], Iterable[Any]]) -> Iterator[Any]
             path.append((following, iter(under(following))))
 
 
-def _reached(values: Sequence[Any]) -> set[Any]:
+def reached(values: Iterable[Any], leaves: Collection[Any] = ()) -> set[Any]:
+    """The values, and all on which they depend, without leaves; None among the values stands for zero."""
     found: set[Any] = set()
-    todo = list(values)
+    todo = [value for value in values if value is not None]
     while todo:
         value = todo.pop()
-        if value not in found:
+        if value not in found and value not in leaves:
             found.add(value)
             todo += value.uses
     return found
+
+
+number_of = operators.attrgetter("number")
+"""The number of a value: the order in which values were made."""

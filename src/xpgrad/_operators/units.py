@@ -1,8 +1,8 @@
 """A recurrent operator, declared once in the file of its formulas: its arrays and their descriptions.
 
 A declaration determines the kernels' operands, the axes of their arrays, their docstrings, `vjp`, a single
-step, and the use of the operator in adapters, `check`, random calls, and the reference's pages. The signatures
-of its functions have the defaults and the types, for type checkers.
+step, and the use of the operator in adapters, `check`, random calls, and the reference's pages. The
+signatures of its functions have the defaults and the types, for type checkers.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 from array_api_compat import array_namespace, is_array_api_obj
 
@@ -125,157 +125,120 @@ def _as_they_are(lengths: Any) -> Any:
 # --- for type checkers: a kernel's parameters and result identify it ----------------------------------------
 
 
-class _Example(Protocol):
+_Wrt: TypeAlias = Wanted[MaybeNone] | None
+
+
+class _E(Protocol):
     """A type of arrays: protocols with `Any` would match every kernel."""
 
     @property
     def shape(self) -> int: ...
     @property
     def dtype(self) -> int: ...
-    def __getitem__(self, key: object, /) -> _Example: ...
+    def __getitem__(self, key: object, /) -> _E: ...
 
 
 class _Prelu(Protocol):
-    def __call__(self, X: _Example, slope: _Example) -> _Example: ...
+    def __call__(self, X: _E, slope: _E) -> _E: ...
 
 
 class _ConvTranspose(Protocol):
-    def __call__(self, X: _Example, W: _Example, *, output_padding: int) -> _Example: ...
+    def __call__(self, X: _E, W: _E, *, output_padding: int) -> _E: ...
 
 
 class _Conv(Protocol):
-    def __call__(self, X: _Example, W: _Example) -> _Example: ...
+    def __call__(self, X: _E, W: _E) -> _E: ...
 
 
 class _ClassLoss(Protocol):
-    def __call__(self, X: _Example, labels: _Example) -> _Example: ...
+    def __call__(self, X: _E, labels: _E) -> _E: ...
 
 
 class _BinaryLoss(Protocol):
-    def __call__(self, X: _Example, targets: _Example) -> _Example: ...
+    def __call__(self, X: _E, targets: _E) -> _E: ...
 
 
 @overload
 def vjp(fn: Cell, *args: Any, **kwargs: Any) -> tuple[Any, Callable[..., Any]]: ...
 @overload
 def vjp(
-    fn: _Prelu, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+    fn: _Prelu, X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[A, Callable[..., PReLUGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: _ConvTranspose, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+    fn: _ConvTranspose, X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[A, Callable[..., ConvTransposeGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: _Conv, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+    fn: _Conv, X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[A, Callable[..., ConvGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example], _Example] | _ClassLoss | _BinaryLoss,
-    X: Array[A],
-    *args: Any,
-    **kwargs: Any,
+    fn: Callable[[_E], _E] | _ClassLoss | _BinaryLoss, X: Array[A], *args: Any, **kwargs: Any
 ) -> tuple[A, Callable[..., A]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example], _Example],  # another activation with an operand
+    fn: Callable[[_E, _E], _E],  # another activation with an operand
     X: Array[A],
     *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
+    wrt: _Wrt[MaybeNone] = None,
     **kwargs: Any,
 ) -> tuple[A, Callable[..., Any]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example], LSTMForward[_Example]],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., LSTMForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[LSTMForward[A], Callable[..., LSTMGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example], GRUForward[_Example]],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., GRUForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[GRUForward[A], Callable[..., GRUGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example], RNNForward[_Example]],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., RNNForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[RNNForward[A], Callable[..., RNNGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[
-        [_Example, _Example, _Example, _Example, _Example, _Example, _Example, _Example],
-        LayerNormLSTMForward[_Example],
-    ],
+    fn: Callable[..., LayerNormLSTMForward[_E]],
     X: Array[A],
     *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
+    wrt: _Wrt[MaybeNone] = None,
     **kwargs: Any,
 ) -> tuple[LayerNormLSTMForward[A], Callable[..., LayerNormLSTMGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example, _Example, _Example, _Example], LayerNormGRUForward[_Example]],
+    fn: Callable[..., LayerNormGRUForward[_E]],
     X: Array[A],
     *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
+    wrt: _Wrt[MaybeNone] = None,
     **kwargs: Any,
 ) -> tuple[LayerNormGRUForward[A], Callable[..., LayerNormGRUGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example, _Example, _Example], LSTMCellForward[_Example]],
+    fn: Callable[..., LSTMCellForward[_E]],
     X: Array[A],
     *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
+    wrt: _Wrt[MaybeNone] = None,
     **kwargs: Any,
 ) -> tuple[LSTMCellForward[A], Callable[..., LSTMCellGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example, _Example], GRUCellForward[_Example]],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., GRUCellForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[GRUCellForward[A], Callable[..., GRUCellGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example, _Example], RNNCellForward[_Example]],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., RNNCellForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[RNNCellForward[A], Callable[..., RNNCellGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example], SLSTMForward[_Example]],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., SLSTMForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[SLSTMForward[A], Callable[..., SLSTMGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example, _Example, _Example, _Example], AUGRUForward[_Example]],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., AUGRUForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[AUGRUForward[A], Callable[..., AUGRUGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[
-        [_Example, _Example, _Example, _Example, _Example, _Example, _Example], GRUDForward[_Example]
-    ],
-    X: Array[A],
-    *args: Any,
-    wrt: Wanted[MaybeNone] | None = None,
-    **kwargs: Any,
+    fn: Callable[..., GRUDForward[_E]], X: Array[A], *args: Any, wrt: _Wrt[MaybeNone] = None, **kwargs: Any
 ) -> tuple[GRUDForward[A], Callable[..., GRUDGrads[A | MaybeNone]]]: ...
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     """Evaluate a kernel; return its outputs and the map from cotangents to gradients.
