@@ -31,7 +31,8 @@ from xpgrad._cells.arguments import CellArrays, CellGradient, block_names, bound
 from xpgrad._cells.build import build
 from xpgrad._cells.call import CellCall
 from xpgrad._cells.misuse import Refusing
-from xpgrad._cells.trace import StepTape, states_of
+from xpgrad._cells.tape import StepTape
+from xpgrad._cells.trace import states_of
 from xpgrad._elementwise.activation_formulas import (
     ONNX_ACTIVATIONS,
     BoundActivation,

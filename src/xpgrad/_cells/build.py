@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._cells.reverse import pull_back
 from xpgrad._cells.stages import BufferBlock, Planner, Sum, is_expensive
-from xpgrad._cells.tape import Value
+from xpgrad._cells.tape import StepValue
 from xpgrad._cells.trace import StepGraph, in_order, number_of, reached, trace
 from xpgrad._recurrent.backward import BackwardLoop
 from xpgrad._recurrent.plan import (
@@ -55,7 +55,7 @@ class _Builder:
     ) -> None:
         self._name, self._step, self._names, self._inputs = name, step, tuple(states), inputs
         self._states = range(len(step.before))
-        sources: dict[Value, list[int]] = {}
+        sources: dict[StepValue, list[int]] = {}
         for k, product in enumerate(step.products):
             sources.setdefault(product.arguments[0], []).append(k)
         self._sources = list(sources)
@@ -72,7 +72,7 @@ class _Builder:
         forward = self._forward(saved, means)
         return forward, self._backward(forward, saved, means, seeds, found)
 
-    def _own_leaves(self) -> dict[Value, BufferBlock]:
+    def _own_leaves(self) -> dict[StepValue, BufferBlock]:
         """The places of states, inputs and vectors, for the forward and the backward step."""
         step = self._step
         leaves = {value: BufferBlock(after(k)) for k, value in enumerate(step.after)}
@@ -92,17 +92,17 @@ class _Builder:
     def _saved(self, values: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
         """The values of the step that are kept for the gradient, and the row means."""
         leaves, saved, means, seen = self._own_leaves(), set[Any](), set[Any](), set[Any]()
-        raw: dict[Value, bool] = {}
+        raw: dict[StepValue, bool] = {}
         todo = list(values)
         todo += [source for source in self._sources if source not in leaves]
         while todo:
             value = todo.pop()
-            if value in seen or value in leaves or value.called("seed"):
+            if value in seen or value in leaves or value.function == "seed":
                 continue
             seen.add(value)
             if value.number > last or value.is_flag or value.axes == "column":
                 todo += value.uses
-            elif value.called("mean"):
+            elif value.function == "mean":
                 means.add(value)
             elif value.axes == "each" and (is_expensive(value) or _is_raw(value, raw)):
                 saved.add(value)
@@ -114,14 +114,14 @@ class _Builder:
         step = self._step
         inputs = Buffer("x", len(step.inputs), "now")
         given = set(step.given)
-        leaves: dict[Value, BufferBlock | Sum] = {
+        leaves: dict[StepValue, BufferBlock | Sum] = {
             value: place
             for value, place in self._own_leaves().items()
             if place.buffer.at != "now" or value in given
         }
         leaves |= {value: BufferBlock(inputs, k) for k, value in enumerate(step.inputs)}
         groups = [self._group(number) for number in range(len(self._sources))]
-        later: dict[Value, BufferBlock] = {}
+        later: dict[StepValue, BufferBlock] = {}
         for group in groups:
             places = {v: BufferBlock(group.product, n) for n, v in enumerate(self._products[group.number])}
             if group.state is None:
@@ -166,9 +166,9 @@ class _Builder:
     def _backward_leaves(
         self, forward: ForwardPlan, saved: Sequence[Any], means: Sequence[Any], seeds: Sequence[Any],
         direct: Sequence[bool],
-    ) -> dict[Value, BufferBlock | Sum]:  # fmt: skip
+    ) -> dict[StepValue, BufferBlock | Sum]:  # fmt: skip
         """The operands of the backward step: leaves, saved values, means, states' cotangents as sums."""
-        leaves: dict[Value, BufferBlock | Sum] = dict(self._own_leaves())
+        leaves: dict[StepValue, BufferBlock | Sum] = dict(self._own_leaves())
         for buffer in forward.kept.get("saved", ()):
             leaves |= {value: BufferBlock(buffer, k) for k, value in enumerate(saved)}
         kept = forward.kept.get("means", ())
@@ -181,7 +181,7 @@ class _Builder:
 
     def _backward(
         self, forward: ForwardPlan, saved: Sequence[Any], means: Sequence[Any], seeds: Sequence[Any],
-        found: Mapping[Value, Any],
+        found: Mapping[StepValue, Any],
     ) -> BackwardPlan:  # fmt: skip
         step, groups = self._step, forward.groups
         multiplied = {group.state for group in groups}
@@ -204,7 +204,7 @@ class _Builder:
         later = {
             value: BufferBlock(groups[value.index].back)
             for value in reached([v for _, v in outputs], leaves)
-            if value.called("back")
+            if value.function == "back"
         }
         averages = _averages(outputs, leaves, later)
         given_cotangents = self._given_buffers("dinput")
@@ -244,25 +244,27 @@ def _placed(wanted: list[Any], values: list[Any]) -> range:
     return range(len(wanted) - count, len(wanted))
 
 
-def _is_raw(value: Any, known: dict[Value, bool]) -> bool:
+def _is_raw(value: Any, known: dict[StepValue, bool]) -> bool:
     """Whether a value is a product, or a sum of products, vectors and numbers; `known` keeps the answers."""
 
     def terms(one: Any) -> list[Any]:
-        return [a for a in one.uses if a not in known] if one.called("add", "subtract") else []
+        return [a for a in one.uses if a not in known] if one.function in ("add", "subtract") else []
 
     for one in in_order(value, terms):
-        sums = one.uses if one.called("add", "subtract") else []
+        sums = one.uses if one.function in ("add", "subtract") else []
         made = any(known[a] for a in sums) and all(known[a] or a.axes == "column" for a in sums)
-        known[one] = made or one.called("x", "r", "average")
+        known[one] = made or one.function in ("x", "r", "average")
     return known[value]
 
 
 def _averages(
-    outputs: list[tuple[BufferBlock, Any]], leaves: Mapping[Value, Any], later: dict[Value, BufferBlock]
+    outputs: list[tuple[BufferBlock, Any]],
+    leaves: Mapping[StepValue, Any],
+    later: dict[StepValue, BufferBlock],
 ) -> list[tuple[int, Any]]:
     """The means within heads on which outputs depend, numbered; their operands become outputs too."""
     wanted = reached([value for _, value in outputs], leaves)
-    found = list(enumerate(sorted((v for v in wanted if v.called("average")), key=number_of)))
+    found = list(enumerate(sorted((v for v in wanted if v.function == "average"), key=number_of)))
     later |= {value: BufferBlock(average(number)) for number, value in found}
     outputs += [(BufferBlock(averaged(number)), value.arguments[0]) for number, value in found]
     return found

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xpgrad._cells.tape import Value
-from xpgrad._cells.trace import Rule, StepGraph, number_of
+from xpgrad._cells.tape import Rule, StepValue
+from xpgrad._cells.trace import StepGraph, number_of
 
 
 def _half_at_ties(xp: Any, d: Any, x: Any, y: Any) -> tuple:
@@ -43,8 +43,8 @@ _PULLBACKS: dict[str, Callable[..., tuple]] = {
 
 
 def pull_back(
-    step: StepGraph, groups: Sequence[Sequence[Value]], seeds: Sequence[Value]
-) -> dict[Value, Value]:
+    step: StepGraph, groups: Sequence[Sequence[StepValue]], seeds: Sequence[StepValue]
+) -> dict[StepValue, StepValue]:
     """The cotangents of all values on which the states after a step depend, as values of the step's tape.
 
     `groups` has the products of R with one value, group by group: R's transpose takes their cotangents back.
@@ -55,15 +55,15 @@ def pull_back(
 
 
 class _Reverse:
-    def __init__(self, step: StepGraph, groups: Sequence[Sequence[Value]]) -> None:
+    def __init__(self, step: StepGraph, groups: Sequence[Sequence[StepValue]]) -> None:
         self._step, self._tape = step, step.tape
-        self._found: dict[Value, Any] = {}
-        self._todo: set[Value] = set()
+        self._found: dict[StepValue, Any] = {}
+        self._todo: set[StepValue] = set()
         self._group_of = {value: number for number, group in enumerate(groups) for value in group}
         self._groups = groups
         self._heads = [min(group, key=number_of) for group in self._groups]
 
-    def run(self, seeds: Sequence[Value]) -> dict[Value, Value]:
+    def run(self, seeds: Sequence[StepValue]) -> dict[StepValue, StepValue]:
         """Cotangents by value, from the last value to the first: all uses of a value come before it."""
         for value, seed in zip(self._step.after, seeds, strict=True):
             self._add(value, seed)
@@ -75,13 +75,13 @@ class _Reverse:
 
     def _add(self, value: Any, d: Any) -> None:
         """Add to a value's cotangent; None stands for zero."""
-        if not isinstance(value, Value):
+        if not isinstance(value, StepValue):
             return
         self._todo.add(value)
         if d is None:
             self._found.setdefault(value, None)
             return
-        if not isinstance(d, Value):
+        if not isinstance(d, StepValue):
             if d != 0:
                 raise TypeError(
                     f"{self._tape.operator}: a pullback returned the number {d}, expected a value or 0"
@@ -94,26 +94,25 @@ class _Reverse:
         self._found[value] = d if known is None else known + d
 
     def _visit(self, value: Any) -> None:
-        call: Any = value.call
         d = self._found.get(value)
         if value.is_flag:
             return
         if value in self._group_of:
             self._visit_product(value)
-        elif call.function.startswith("result "):
+        elif value.function.startswith("result "):
             self._visit_result(self._tape.rules[value.index], value)
-        elif call.function in _PULLBACKS and d is not None:
-            grads = _PULLBACKS[call.function](self._tape, d, value, *value.arguments)
+        elif value.function in _PULLBACKS and d is not None:
+            grads = _PULLBACKS[value.function](self._tape, d, value, *value.arguments)
             for argument, grad in zip(value.arguments, grads, strict=True):
                 if grad is not None:
                     self._add(argument, grad)
         elif d is not None and value.uses:
             raise TypeError(
-                f"{self._tape.operator}: step applies {call.function}, which has no pullback here, expected "
+                f"{self._tape.operator}: step applies {value.function}, which has no pullback here, expected "
                 "the functions of xp, or xpgrad.cells.with_pullback"
             )
 
-    def _visit_product(self, value: Value) -> None:
+    def _visit_product(self, value: StepValue) -> None:
         """Visit a group of products when its first one comes: then the cotangents of all are known."""
         number = self._group_of[value]
         head = self._heads[number]
@@ -127,12 +126,12 @@ class _Reverse:
 
     def _visit_result(self, rule: Rule, value: Any) -> None:
         """Visit a function with a rule when its first result comes."""
-        values = [result for result in rule.results if isinstance(result, Value)]
+        values = [result for result in rule.results if isinstance(result, StepValue)]
         head = min(values, key=number_of)
         if value is not head:
             self._add(head, None)
             return
-        ds = [self._found.get(r) if isinstance(r, Value) else None for r in rule.results]
+        ds = [self._found.get(r) if isinstance(r, StepValue) else None for r in rule.results]
         if all(d is None for d in ds):
             return
         given = [0.0 if d is None else d for d in ds]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from xpgrad._cells.tape import Value
+from xpgrad._cells.tape import StepValue
 from xpgrad._cells.trace import in_order, number_of, reached
 from xpgrad._recurrent.plan import Buffer, OperandBlocks, Stage
 from xpgrad.engine import Formula
@@ -45,7 +45,7 @@ class Sum(NamedTuple):
 
 def is_expensive(value: Any) -> bool:
     """Whether a value is stored, because a second computation takes longer."""
-    return value.call.function in _EXPENSIVE or value.call.function.startswith("result ")
+    return value.function in _EXPENSIVE or value.function.startswith("result ")
 
 
 @dataclass
@@ -69,17 +69,17 @@ class Planner:
     """
 
     name: str
-    leaves: Mapping[Value, BufferBlock | Sum]
-    later: dict[Value, BufferBlock]
+    leaves: Mapping[StepValue, BufferBlock | Sum]
+    later: dict[StepValue, BufferBlock]
     full: BufferBlock
-    outputs: list[tuple[BufferBlock, Value | None]]
+    outputs: list[tuple[BufferBlock, StepValue | None]]
     unread: Sequence[Buffer] = ()
     scratch: list[Buffer] = field(default_factory=list, init=False)
     """Buffers that only the step uses."""
 
     def __post_init__(self) -> None:
-        self._levels: dict[Value, int] = {}
-        self._places: dict[Value, BufferBlock] = {}
+        self._levels: dict[StepValue, int] = {}
+        self._places: dict[StepValue, BufferBlock] = {}
         self._outputs = list(self.outputs)
         for place, value in self._outputs:
             if value is not None and not place.buffer.of_row and place.buffer not in self.unread:
@@ -87,22 +87,22 @@ class Planner:
 
     def level(self, value: Any) -> int:
         """The number of products and row means in front of a value."""
-        if not isinstance(value, Value) or value in self.leaves:
+        if not isinstance(value, StepValue) or value in self.leaves:
             return 0
         if value not in self._levels:
             for one in in_order(value, self._without_level):
-                ends_stage = one in self.later or one.called("mean")
+                ends_stage = one in self.later or one.function == "mean"
                 self._levels[one] = ends_stage + max(map(self.level, one.uses), default=0)
         return self._levels[value]
 
-    def _without_level(self, value: Value) -> list[Value]:
+    def _without_level(self, value: StepValue) -> list[StepValue]:
         """The arguments whose levels must be known first."""
         return [one for one in value.uses if one not in self.leaves and one not in self._levels]
 
     def stages(self) -> list[Stage]:
         """The stages, by level."""
         values = reached([value for _, value in self._outputs], self.leaves)
-        for value in sorted((value for value in values if value.called("mean")), key=number_of):
+        for value in sorted((value for value in values if value.function == "mean"), key=number_of):
             place = self.later.setdefault(value, BufferBlock(Buffer(f"mean{value.number}", 1, "first", True)))
             if place.buffer.at == "first":
                 self.scratch.append(place.buffer)
@@ -145,7 +145,7 @@ class _Text:
         self._planner, self._level = planner, level
         self._inputs: dict[Buffer, set[int]] = {}
         self._lines: list[str] = []
-        self._names: dict[Value, str] = {}
+        self._names: dict[StepValue, str] = {}
         self._results: dict[BufferBlock, str] = {}
 
     def write(self, place: BufferBlock, value: Any) -> None:
@@ -167,12 +167,12 @@ class _Text:
 
     def _made(self, value: Any) -> str:
         """The name of a value, after the text that computes it."""
-        if not isinstance(value, Value):
+        if not isinstance(value, StepValue):
             return _number(value)
         if value not in self._names:
-            places: dict[Value, BufferBlock | Sum | None] = {}
+            places: dict[StepValue, BufferBlock | Sum | None] = {}
 
-            def needed(one: Value) -> list[Value]:
+            def needed(one: StepValue) -> list[StepValue]:
                 places[one] = self._planner.found(one, self._level)
                 return [] if places[one] else [used for used in one.uses if used not in self._names]
 
@@ -195,7 +195,7 @@ class _Text:
         return name
 
     def _computed(self, value: Any) -> str:
-        function = value.call.function
+        function = value.function
         if function.startswith("result "):
             return self._made(value.arguments[0])
         arguments = [self._made(argument) for argument in value.arguments]
@@ -215,7 +215,7 @@ class _Text:
         """The arguments, with numbers as arrays."""
         like = self._made(_value_under(value))
         return [
-            text if isinstance(argument, Value) else f"xp.zeros_like({like}) + {text}"
+            text if isinstance(argument, StepValue) else f"xp.zeros_like({like}) + {text}"
             for argument, text in zip(value.arguments, arguments, strict=True)
         ]
 

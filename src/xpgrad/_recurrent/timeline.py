@@ -213,11 +213,9 @@ class Timeline(RowOrder):
         self._steps[1:, _SPAN.before] = starts[:-1]
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """See RowOrder."""
         return self._steps[:1], self._steps[1:]
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
-        """See RowOrder."""
         stop = len(self._steps)
         while True:
             rows = np.cumsum(self._steps[:stop, _SPAN.rows][::-1])
@@ -236,12 +234,10 @@ class Timeline(RowOrder):
     # --- between arrays over time and batch, and rows
 
     def pack(self, array: Any) -> Any:
-        """See RowOrder."""
         flat = self.xp.reshape(array, (self.steps * self.batch, array.shape[2]))
         return flat if self.dense else self._take(flat, self._flat_index())
 
     def unpack(self, rows: Any) -> Any:
-        """See RowOrder."""
         shape = (self.steps, self.batch, rows.shape[1])
         if not self.dense:
             row_of = np.full(self.steps * self.batch, self.rows)
@@ -250,31 +246,25 @@ class Timeline(RowOrder):
         return self.xp.reshape(rows, shape)
 
     def keep(self, rows: Any) -> Any:
-        """See RowOrder."""
         rest = self.steps * self.batch - self.rows
         return self.xp.concat([rows, self._zeros(rest, rows.shape[1])], axis=0) if rest else rows
 
     def kept(self, array: Any) -> Any:
-        """See RowOrder."""
         return array[: self.rows, :]
 
     def turn(self, rows: Any) -> Any:
-        """See RowOrder."""
         if self.dense or not self.reverse:
             return rows
         other = self._ordered[self._row_place] - 1 - self._row_step
         return self._take(rows, self._starts[other] + self._row_place)
 
     def sort(self, states: Any) -> Any:
-        """See RowOrder."""
         return states if self.dense else self._spread(states, self._start)
 
     def sort_ends(self, states: Any) -> Any:
-        """See RowOrder."""
         return states if self.dense else self._spread(states, self._end)
 
     def sort_each(self, states: Any) -> Any:
-        """See RowOrder."""
         return states if self.dense else self._take(states, self._owner)
 
     def _spread(self, states: Any, places: np.ndarray) -> Any:
@@ -284,11 +274,9 @@ class Timeline(RowOrder):
         return self._take_or_zero(states, sequence_at[: self.pieces])
 
     def unsort(self, states: Any) -> Any:
-        """See RowOrder."""
         return states if self.dense else self._take_or_zero(states, self._start)
 
     def last(self, rows: Any, initial: Any) -> Any:
-        """See RowOrder."""
         if self.rows == 0:
             return self.unsort(initial)
         if self.dense:
@@ -303,7 +291,6 @@ class Timeline(RowOrder):
         return states
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
-        """See RowOrder."""
         start, stop = chunk.start, chunk.start + chunk.rows
         if not self.dense and chunk.rows:
             step, place = self._row_step[start:stop], self._row_place[start:stop]
@@ -317,7 +304,6 @@ class Timeline(RowOrder):
         return pieces[0] if len(pieces) == 1 else self.xp.concat(pieces, axis=0)
 
     def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> list[tuple[slice, Any]] | None:
-        """See RowOrder."""
         start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
         if chunk.rows == 0:
             return [(slice(0, 0), rows)]
@@ -334,7 +320,6 @@ class Timeline(RowOrder):
         return parts if rest else [(slice(0, N), initial)]
 
     def zeros(self, width: int, rows: int | None = None) -> Any:
-        """See RowOrder."""
         return self._zeros(self.pieces if rows is None else rows, width)
 
     def _zeros(self, count: int, width: int) -> Any:
@@ -431,16 +416,13 @@ class RecordedTimeline(RowOrder):
         self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
 
     def forward(self) -> tuple[ScheduledSteps, ScheduledSteps]:
-        """See RowOrder."""
         return self._schedule.forward(self.reverse, self._is_turned)
 
     def chunks(self, limit: int | None) -> list[ScheduledChunk]:
-        """See RowOrder."""
         limit = most(self.rows) if limit is None else limit
         return self._schedule.chunks(limit, self.reverse, self._is_turned)
 
     def pack(self, array: Recorded) -> Recorded:
-        """See RowOrder."""
         sizes = (self.rows, array.shape[-1])
         step, row, column = array.strides
         if self._is_full and (step == row * self.batch or self.batch == 1):
@@ -448,46 +430,39 @@ class RecordedTimeline(RowOrder):
         return self._recorder.move_rows("pack", array, sizes, reverse=self.reverse and not self._is_full)
 
     def unpack(self, rows: Recorded) -> Recorded:
-        """See RowOrder."""
         sizes, (row, column) = (self.steps, self.batch, rows.shape[-1]), rows.strides
         if self._is_full:
             return rows.view(rows.offset, sizes, (row * self.batch, row, column))
         return self._recorder.move_rows("unpack", rows, sizes, reverse=self.reverse)
 
     def keep(self, rows: Recorded) -> Recorded:
-        """See RowOrder. Nothing is written behind the rows."""
+        """Nothing is written behind the rows."""
         return rows.view(rows.offset, (self.steps * self.batch, rows.shape[1]), rows.strides)
 
     def kept(self, array: Recorded) -> Recorded:
-        """See RowOrder."""
         return array[: self.rows, :]
 
     def turn(self, rows: Recorded) -> Recorded:
-        """See RowOrder."""
         if not self.reverse or self._is_full:
             return rows
         return self._recorder.move_rows("turn", rows, (self.rows, rows.shape[-1]))
 
     def sort(self, states: Recorded) -> Recorded:
-        """See RowOrder."""
         if self._is_full:
             return states
         return self._recorder.move_rows("sort", states, (self.batch, states.shape[-1]), reverse=self.reverse)
 
     def unsort(self, states: Recorded) -> Recorded:
-        """See RowOrder."""
         if self._is_full and not self._schedule.resets:
             return states
         sizes = (self.batch, states.shape[-1])
         return self._recorder.move_rows("unsort", states, sizes, reverse=self.reverse)
 
     def last(self, rows: Recorded, initial: Recorded) -> Recorded:
-        """See RowOrder."""
         sizes = (self.batch, initial.shape[-1])
         return self._recorder.move_rows("last", rows, sizes, reverse=self.reverse, initial=initial)
 
     def previous(self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk) -> Recorded:
-        """See RowOrder."""
         sizes = (chunk.rows, rows.shape[-1])
         return self._recorder.move_rows(
             "previous", rows, sizes, reverse=self.reverse, initial=initial, chunk=chunk
@@ -496,7 +471,7 @@ class RecordedTimeline(RowOrder):
     def pieces_before(
         self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk
     ) -> list[tuple[RowSlice, Recorded]] | None:
-        """See RowOrder. Which of several chunks has the first step is not known."""
+        """Which of several chunks has the first step is not known."""
         if not self._is_full or self._schedule.resets or chunk.most < self.rows.most:
             return None
         N, later = self.batch, self._schedule.later * self.batch
@@ -505,7 +480,6 @@ class RecordedTimeline(RowOrder):
         return [(RowSlice(0, N), initial), (RowSlice(N, later), rows[RowSlice(0, later), :])]
 
     def zeros(self, width: int, rows: int | Quantity | None = None) -> Recorded:
-        """See RowOrder."""
         return self._recorder.arithmetic("zero", shape=(self.batch if rows is None else rows, width))
 
 
@@ -558,7 +532,6 @@ class MaskedTimeline(RowOrder):
         return self.xp.concat([self.xp.zeros_like(turned[:1]), turned[:-1]], axis=0) & self._valid
 
     def forward(self) -> tuple[MaskedSteps, MaskedSteps]:
-        """See RowOrder."""
         first, later = (
             MaskedSteps(
                 self._table[part], self._valid[part], None if self._fresh is None else self._fresh[part]
@@ -568,7 +541,7 @@ class MaskedTimeline(RowOrder):
         return first, later
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
-        """See RowOrder: always one chunk."""
+        """Return a single chunk."""
         table = self._table[::-1].copy()
         table[:, 3] = table[:, 1]
         valid, alone = self.xp.flip(self._valid, axis=0), max(self.steps - 1, 0)
@@ -580,11 +553,9 @@ class MaskedTimeline(RowOrder):
         yield Chunk(0, self.rows, later, first)
 
     def pack(self, array: Any) -> Any:
-        """See RowOrder."""
         return self.xp.reshape(self._ordered(array), (self.rows, array.shape[2]))
 
     def unpack(self, rows: Any) -> Any:
-        """See RowOrder."""
         return self._ordered(self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1])))
 
     def _ordered(self, array: Any) -> Any:
@@ -594,7 +565,6 @@ class MaskedTimeline(RowOrder):
         return self.xp.where(self._valid, array, self.xp.zeros((), dtype=array.dtype))
 
     def last(self, rows: Any, initial: Any) -> Any:
-        """See RowOrder."""
         if not self.rows:
             return initial
         array = self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))
@@ -603,7 +573,6 @@ class MaskedTimeline(RowOrder):
         return self.xp.where(self._lengths[:, None] > 0, states, initial)
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
-        """See RowOrder."""
         before = self.xp.concat([initial, rows], axis=0)[: self.rows, :]
         if self._fresh is None:
             return before
@@ -611,7 +580,6 @@ class MaskedTimeline(RowOrder):
         return self.xp.where(fresh, self.xp.zeros((), dtype=before.dtype), before)
 
     def zeros(self, width: int, rows: int | None = None) -> Any:
-        """See RowOrder."""
         return self.xp.zeros((self.batch if rows is None else rows, width), dtype=self._like.dtype)
 
 
@@ -635,11 +603,10 @@ class UncountedTimeline(MaskedTimeline):
             self._set_lengths(lengths)
 
     def forward(self) -> tuple[UncountedSteps, UncountedSteps]:  # type: ignore[override]
-        """See RowOrder."""
         return self._both(self.dense and self.reverse)
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
-        """See RowOrder: always one chunk."""
+        """Return a single chunk."""
         first, later = self._both(not (self.dense and self.reverse))
         yield Chunk(0, self.rows, later, first)
 
@@ -651,13 +618,11 @@ class UncountedTimeline(MaskedTimeline):
         return array if self.dense else super()._ordered(array)
 
     def last(self, rows: Any, initial: Any) -> Any:
-        """See RowOrder."""
         if not self.dense:
             return super().last(rows, initial)
         return self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))[0 if self.reverse else -1, ...]
 
     def previous(self, rows: Any, initial: Any, chunk: Any) -> Any:
-        """See RowOrder."""
         array = self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))
         start = self.xp.expand_dims(initial, axis=0)
         is_behind = self.dense and self.reverse
