@@ -4,9 +4,11 @@ Data describes each layout: the order of its gates, the names of its arrays, whe
 and how biases are stored. `convert` goes through ONNX's order and moves blocks of rows. Cells of Flax and
 Equinox are converted through PyTorch's layout (`_recurrent.cell_layouts`).
 
-References ---------- ONNX operators LSTM, GRU and RNN; the documentation of ``torch.nn.LSTM``,
-``torch.nn.GRU`` and ``torch.nn.RNN``; Keras' LSTM, GRU and SimpleRNN layers; cuDNN's
-``cudnnGetRNNWeightParams`` for the numbers of its matrices.
+References
+----------
+ONNX operators LSTM, GRU and RNN; the documentation of ``torch.nn.LSTM``, ``torch.nn.GRU`` and
+``torch.nn.RNN``; Keras' LSTM, GRU and SimpleRNN layers; cuDNN's ``cudnnGetRNNWeightParams`` for the numbers
+of its matrices.
 """
 
 from __future__ import annotations
@@ -25,31 +27,20 @@ _CONVERT = "convert"
 
 
 class _WeightLayout(NamedTuple):
-    """How one framework stores the parameters of one recurrent operator.
-
-    Parameters
-    ----------
-    input, recurrent : str
-        Names of the weights.
-    biases : tuple of str
-        One name for all biases, or two for input and recurrence biases.
-    transposed : bool
-        Whether weights are (in, gates) instead of (gates, in).
-    stacked : bool
-        Whether two biases under one name are rows of a matrix instead of one vector.
-    peephole : str or None
-        Name of the peepholes, in the order i o f; None if the framework has none.
-    gates : str
-        Its order of gates, in ONNX's letters.
-    """
+    """How one framework stores the parameters of one recurrent operator."""
 
     input: str
     recurrent: str
     biases: tuple[str, ...]
+    """One name for all biases, or two for input and recurrence biases."""
     transposed: bool = False
+    """Whether weights are (in, gates) instead of (gates, in)."""
     stacked: bool = False
+    """Whether two biases under one name are rows of a matrix instead of one vector."""
     peephole: str | None = None
+    """The name of the peepholes, in the order i o f; None if the framework has none."""
     gates: str = ""
+    """The order of gates, in ONNX's letters."""
 
 
 _ARRAYS = {
@@ -148,12 +139,15 @@ def convert(
     True
     """
     check_choice(_CONVERT, "operator", operator, (*_LAYOUTS, "slstm"))
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
+        )
     if operator == "slstm":
         check_choice(_CONVERT, "source", source, _head_layouts.LAYOUTS)
         check_choice(_CONVERT, "target", target, _head_layouts.LAYOUTS)
         if biases is not None:
             raise ValueError(f"convert: biases is {biases} with operator 'slstm', expected None: it has one")
-        _check_mapping(parameters)
         return _head_layouts.convert_slstm(parameters, source, target)
     layouts = _LAYOUTS[operator]
     cells = _cell_layouts.CELLS[operator]
@@ -165,7 +159,6 @@ def convert(
         if target != "keras":
             raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
     check_choice(_CONVERT, "gradients", gradients, (False, True))
-    _check_mapping(parameters)
     if source == "torch":
         parameters = _without_layer(parameters)
     if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
@@ -174,7 +167,8 @@ def convert(
     if not given:
         return {}
     old, new = layouts[source], layouts[target]
-    _check_names(given, old, source)
+    names = [old.input, old.recurrent, *old.biases, *([old.peephole] if old.peephole else [])]
+    _cell_layouts.check_names(given, names, source)
     xp = check_arrays(_CONVERT, given)
     after = operator == "gru" and bool(linear_before_reset)
     if biases is None and target == "keras":
@@ -198,13 +192,6 @@ def convert(
             )
         result[new.peephole] = given[old.peephole]
     return result
-
-
-def _check_mapping(parameters: Any) -> None:
-    if not isinstance(parameters, Mapping):
-        raise TypeError(
-            f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
-        )
 
 
 def _without_layer(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,17 +242,6 @@ def _convert_cell(
     return _cell_layouts.WRITERS[target](check_arrays(_CONVERT, arrays), operator, arrays, gradients)
 
 
-def _check_names(given: Mapping[str, Any], layout: _WeightLayout, source: str) -> None:
-    known = [layout.input, layout.recurrent, *layout.biases]
-    known += [layout.peephole] if layout.peephole else []
-    for name in given:
-        if name not in known:
-            raise ValueError(
-                f"convert: parameters has {name!r}, expected names of the layout {source!r}: "
-                f"{', '.join(known)}"
-            )
-
-
 def _convert_weight(xp: Any, weight: Any, name: str, old: _WeightLayout, new: _WeightLayout) -> Any:
     if weight.ndim < 2:
         raise ValueError(
@@ -288,15 +264,8 @@ def _reorder(xp: Any, array: Any, old: str, new: str, axis: int, name: str = "bi
         )
     if old == new:
         return array
-    blocks = _blocks(array, len(old), axis)
+    blocks = _cell_layouts.blocks(array, len(old), axis)
     return xp.concat([blocks[old.index(gate)] for gate in new], axis=axis)
-
-
-def _blocks(array: Any, count: int, axis: int) -> list[Any]:
-    """Split the array into `count` equal parts along its last or last but one axis."""
-    width = array.shape[axis] // count
-    parts = [slice(number * width, (number + 1) * width) for number in range(count)]
-    return [array[..., part] if axis == -1 else array[..., part, :] for part in parts]
 
 
 def _read_biases(
@@ -315,7 +284,7 @@ def _read_biases(
         return [first, second]
     bias = given[names[0]]
     if not layout.stacked:
-        return _blocks(bias, 2, -1)
+        return _cell_layouts.blocks(bias, 2, -1)
     weight = given.get(layout.input, given.get(layout.recurrent))
     if weight is None:
         raise ValueError(
@@ -346,14 +315,9 @@ def _merge(xp: Any, halves: list[Any], gates: str, gradients: bool, after: bool)
     """One bias with the effect of both, or its gradient."""
     first, second = halves
     if gradients:
-        if not bool(xp.all(first == second)):
-            raise ValueError(
-                "convert: the gradients of input and recurrence biases differ, expected equal ones for a "
-                "single bias"
-            )
-        return first
+        return _cell_layouts.one_gradient(xp, first, second)
     if after:
-        candidate = _blocks(second, len(gates), -1)[gates.index("h")]
+        candidate = _cell_layouts.blocks(second, len(gates), -1)[gates.index("h")]
         if bool(xp.any(candidate != 0)):
             raise ValueError(
                 "convert: the candidate's recurrence bias is other than 0 (largest magnitude "

@@ -9,7 +9,7 @@ from typing import Any
 from xpgrad._calls.plans import Asked
 from xpgrad._operators.arguments import check_rank, check_shape
 from xpgrad._recurrent.call import RecurrentCall
-from xpgrad._recurrent.checked_call import Direction, units
+from xpgrad._recurrent.checked_call import units
 
 PARAMETERS = ("W", "R", "v")
 
@@ -30,6 +30,8 @@ class CellCall(RecurrentCall):
     names : mapping of str to str
         The call's own names for W, R and v.
     """
+
+    state_options = ()  # an input may have the name of an option
 
     def __init__(
         self,
@@ -57,10 +59,6 @@ class CellCall(RecurrentCall):
     def recurrent_blocks(self) -> int:
         """The number of R's blocks."""
         return self._counts["R"]
-
-    def state_option(self, name: str, direction: Direction) -> Any:
-        """None: a cell has no such option, but an input may have its name."""
-        return None
 
     def _columns(self) -> int:
         return self._column_count

@@ -1,1 +1,1 @@
-"""What recurrent operators share: a call, its rows step by step, gradients after the loop."""
+"""The shared parts of recurrent operators: a call, its rows step by step, gradients after the loop."""

@@ -1,4 +1,4 @@
-"""Which activations and which clip a call of a recurrent operator asks for."""
+"""The activations and the clip of a recurrent operator's call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpgrad._operators.arguments import check_number, is_list
 
 
 def check_clip(operator: str, clip: Any) -> float | None:
-    """The bound of pre-activations as a number; None for none."""
+    """The bound of pre-activations as a number, or None."""
     if clip is None:
         return None
     number = check_number(operator, "clip", clip)
@@ -27,7 +27,7 @@ def choose_activations(
     betas: Sequence[float] | None,
     defaults: Sequence[str],
 ) -> list[list[BoundActivation]]:
-    """Resolve the lists of activations, alphas and betas, a list for each direction."""
+    """The activations with their parameters, a list for each direction."""
     if names is not None and not is_list(names):
         raise TypeError(f"{operator}: activations is {names!r}, expected a list of names")
     chosen = list(defaults) * D if names is None else list(names)
@@ -51,7 +51,7 @@ def choose_activations(
 def _deal(
     operator: str, name: str, values: Sequence[float] | None, defaults: list[float | None]
 ) -> list[float]:
-    """Deal the values, in order, to the activations that take one; the rest keep ONNX's defaults."""
+    """Give the values, in order, to the activations with this parameter; the rest keep ONNX's defaults."""
     if values is not None and not is_list(values):
         raise TypeError(f"{operator}: {name} is {values!r}, expected a list of numbers")
     numbers = [check_number(operator, name, value) for value in values or ()]

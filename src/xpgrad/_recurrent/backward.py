@@ -1,8 +1,7 @@
 """The backward loop of every recurrent operator, and the sums that follow each chunk of its steps.
 
-The loop runs from the last step to the first one, and writes the cotangents of a chunk's products, `columns`.
-What needs no recurrence follows for the whole chunk, while they are in the cache: dX, and the sums for
-parameters (`GradientSums`).
+The loop runs from the last step to the first, and writes the cotangents of a chunk's products, `columns`.
+While they are in the cache, dX and the sums for parameters (`GradientSums`) follow for the whole chunk.
 """
 
 from __future__ import annotations
@@ -16,15 +15,7 @@ from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.gradient_sums import GradientSums
 from xpgrad._recurrent.hidden_state import StateBackward
 from xpgrad._recurrent.loop import StepLoop
-from xpgrad._recurrent.plan import (
-    BackwardPlan,
-    Buffer,
-    after,
-    before,
-    capital,
-    carry,
-    given,
-)
+from xpgrad._recurrent.plan import BackwardPlan, Buffer, after, before, capital, carry, given
 from xpgrad._recurrent.planned_sums import PlannedSums
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Formula, Operand, Product
@@ -38,9 +29,9 @@ def gradient_results(
     per_sample: bool | str,
     finish: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The gradients of a call by name of argument, from the plan of each direction; None if not wanted.
+    """The gradients of a call by argument, from the plan of each direction; None for unwanted gradients.
 
-    ``finish(call, gradients)`` returns what the gradients of a direction become.
+    ``finish(call, gradients)`` changes the gradients of a direction.
     """
 
     def one_direction(call: RecurrentCall, direction: Direction) -> dict[str, Any]:
@@ -52,18 +43,16 @@ def gradient_results(
         return call.results({name: [part[name] for part in parts] for name in parts[0]}, per_sample)
 
     with call.engine.quiet():
-        # norms in parts: then whole sequences of cotangents, which they need at once, take little memory
-        calls = call.in_parts() if per_sample == "norm" else [call]
-        found = [compute(part) for part in calls]
+        # norms need the cotangents of whole sequences at once: parts of the batch take less memory
+        found = [compute(part) for part in (call.in_parts() if per_sample == "norm" else [call])]
+        joined = found[0]
         if len(found) > 1:
-            joined = {name: call.join(name, [part[name] for part in found]) for name in found[0]}
-        else:
-            (joined,) = found
+            joined = {name: call.join(name, [part[name] for part in found]) for name in joined}
         return {name: joined.get(name) for name in names}
 
 
 def rebuilt_products(back: BackwardLoop, chunk: Chunk) -> dict[str, Operand]:
-    """Rows of W x + R h' for all steps of a chunk at once: what pre-activations are rebuilt from."""
+    """Rows of W x + R h' for all steps of a chunk at once, to rebuild pre-activations."""
     call, matmul = back.call, back.engine.matmul
     inputs = matmul(back.x[chunk.part, :], call.part("W", back.direction).T)
     rows = back.engine.wrap(inputs + matmul(back.taken_before(chunk), call.part("R", back.direction).T))
@@ -75,18 +64,9 @@ def _scaled(xp: Any, x: Any, factor: Any) -> tuple:
 
 
 class BackwardLoop(StepLoop):
-    """The backward loop of one direction, and what follows each chunk of its steps.
+    """The backward loop of one direction, and the sums that follow each chunk of its steps.
 
-    Parameters
-    ----------
-    call, direction
-        The call, and one direction of it.
-    plan : BackwardPlan
-        The step's pullback, and its sums.
-    wanted : frozenset of str
-        Names of the arguments whose gradients are wanted.
-    per_sample : bool or "norm"
-        As of `GradientSums`.
+    `wanted` has the names of the arguments whose gradients are wanted.
     """
 
     def __init__(
@@ -96,8 +76,8 @@ class BackwardLoop(StepLoop):
         super().__init__(call, direction, plan, plan.inputs_beside)
         engine, self.plan, self.wanted = self.engine, plan, wanted
         self.sums = GradientSums(call, direction, wanted, per_sample)
-        self._parameters = PlannedSums(plan, self.sums, call, direction)
-        self._rows: dict[Any, Any] = {}  # that were asked for
+        self._parameters = PlannedSums(plan, self.sums)
+        self._rows: dict[Any, Any] = {}  # states' rows, made when they are first read
         self._read = {name for stage in plan.stages for name, _ in stage.inputs}
         for name, buffers in plan.kept.items():
             self._put_kept(call.rows(name, direction), buffers)
@@ -109,7 +89,7 @@ class BackwardLoop(StepLoop):
                 self.put(after(k), self._wrapped(k))
         hidden = StateBackward(self)
         self.hidden = None if hidden.is_plain else hidden
-        self.taken: Any = None  # of a chunk: the rows that R multiplied, if a mask makes them others
+        self.taken: Any = None  # a chunk's rows that R multiplied, if there is a mask
         self._carries = [self._carried(k) for k in range(len(plan.states))]
         for group in plan.groups:
             if group.state is None:
@@ -130,7 +110,7 @@ class BackwardLoop(StepLoop):
             self.put(buffer, self.engine.wrap(rows[:, k : k + 1]))
 
     def _put_input_rows(self, buffer: Buffer, name: str) -> None:
-        """Memory for the cotangent of an input beside X; of one number for each row, for its mean."""
+        """Memory for the cotangent of an input besides X; a column for its mean if the input is a column."""
         of_row = self.operands[f"input_{name}"].of_row
         width = 1 if of_row else buffer.blocks * self.call.H
         rows = None
@@ -139,18 +119,18 @@ class BackwardLoop(StepLoop):
         self.put(buffer, rows, of_row=of_row and rows is not None)
 
     def _carried(self, k: int) -> list[Any]:
-        """What the step after passed back to a state, in parts; the first begins with the end's cotangent."""
+        """The cotangent that the step after passes to a state, in parts; the first starts at the end's."""
         backs = [group.back for group in self.plan.groups if group.state == k]
         own = [carry(k)] if self.plan.direct[k] else []
         if k == 0 and self.hidden is not None:
             direct = [self.carried(buffer) for buffer in own]
-            self.hidden.enter(self)
+            self.hidden.enter(self)  # it needs carry0
             return direct
         end = self.call.initial(f"grad_{capital(self.plan.states[k])}_t", self.direction)
         return [self.carried(buffer, None if number else end) for number, buffer in enumerate([*own, *backs])]
 
     def _name_cotangents(self) -> None:
-        """Enter the first state's cotangents as formulas that are written by hand call them."""
+        """Enter the first state's cotangents by the names that hand-written formulas use."""
         operands, none = self.operands, Operand(None)
         if self.hidden is not None:
             operands |= {"dy": none, "dh": operands["output"], "dp": none}
@@ -171,7 +151,7 @@ class BackwardLoop(StepLoop):
         return self._rows[k]
 
     def _wrapped(self, k: int, is_first: bool = False) -> Any:
-        """The rows in which a state before the step is; for the first step they are the initial state."""
+        """The rows that hold a state before the step: the initial state for the first step."""
         key = k, is_first
         if key not in self._rows:
             self._rows[key] = self.engine.wrap(self.initial[k] if is_first else self.states(k))
@@ -186,17 +166,17 @@ class BackwardLoop(StepLoop):
         return self.engine.array(self.operands[name].rows)[: chunk.rows, :]
 
     def taken_before(self, chunk: Chunk) -> Any:
-        """For each row of the chunk the first state before the step, as R multiplied it."""
+        """The first state before the step as R multiplied it, for each row of the chunk."""
         return self.before(0, chunk) if self.taken is None else self.taken
 
     def before(self, k: int, chunk: Chunk) -> Any:
-        """For each row of the chunk a state before the step."""
+        """A state before the step, for each row of the chunk."""
         return self.timeline.previous(self.states(k), self.initial[k], chunk)
 
     # --- the loop
 
     def run(self) -> dict[str, Any]:
-        """The wanted gradients of this direction, by argument name."""
+        """The wanted gradients of this direction, by argument."""
         plan, H = self.plan, self.call.H
         for chunk, columns in self.sums.chunks(plan.columns.blocks * H, like=self.initial[-1]):
             self._run_chunk(chunk, columns)
@@ -204,7 +184,7 @@ class BackwardLoop(StepLoop):
         return self._gradients()
 
     def _run_chunk(self, chunk: Chunk, columns: Any) -> None:
-        """Write the cotangents of the chunk's rows, and carry those of the states on."""
+        """Write the cotangents of the chunk's rows, and carry the states' cotangents back."""
         plan, engine, hidden = self.plan, self.engine, self.hidden
         self.put(plan.columns, columns, plan.order)
         for name in plan.local:
@@ -236,7 +216,7 @@ class BackwardLoop(StepLoop):
         return made
 
     def _columns(self, columns: Any, own: range) -> Operand:
-        """Some of the cotangents' columns, as a source of products."""
+        """Some columns of the cotangents, as a source of products."""
         count, H = self.plan.columns.blocks, self.call.H
         if len(own) == count:
             return Operand(columns, count, "local")
@@ -259,12 +239,12 @@ class BackwardLoop(StepLoop):
         return grads
 
     def _input_cotangent(self, buffer: Buffer) -> Any:
-        """Rows of the cotangent of an input beside X."""
+        """Rows of the cotangent of an input besides X."""
         _, _, _, _, of_row = operand = self.operands[buffer.name]
         rows = self.engine.array(operand.rows)
         if not of_row:
             return rows
-        formula = Formula(_scaled, parameters=("factor",))  # a mean over a row, of which the sum is wanted
+        formula = Formula(_scaled, parameters=("factor",))  # from the mean over a row to the sum
         return self.engine.elementwise(formula, [rows], (float(self.call.H),))
 
     def _initial_gradient(self, k: int) -> Any:

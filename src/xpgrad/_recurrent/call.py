@@ -1,7 +1,7 @@
 """A recurrent operator's call: its arrays as the rows of time loops, and results from rows.
 
-A kernel's call is checked once (`CheckedCall`). Then the loops of each direction work on rows (`timeline`);
-results are in the caller's layout and dtype.
+A kernel's call is checked once (`CheckedCall`). The loops of each direction compute on rows (`timeline`).
+Results are in the caller's layout and dtype.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xpgrad._recurrent.checked_call import HIDDEN, CheckedCall, Direction
 from xpgrad._recurrent.per_sample import square_norms
 from xpgrad.engine import Operand
 
-_LEAST_SAMPLES = 16  # whose norms are computed together: the loop's products need rows
+_LEAST_SAMPLES = 16  # the norms of at least these are computed together: the loop's products need rows
 
 
 class RecurrentCall(CheckedCall):
@@ -25,21 +25,17 @@ class RecurrentCall(CheckedCall):
     # --- operands
 
     def part(self, name: str, direction: Direction) -> Any:
-        """Return an array's part for one direction, None where it was left out.
+        """An array's part for one direction; None if it was left out.
 
-        (H, ...) of parameters, (N, H) of states, (T, N, width) over time, (T * N, width) of kept rows.
+        Parameters become (H, ...), states (N, H), arrays over time (T, N, width), kept rows (T * N, width).
         """
         array = self.arrays.get(name)
         if array is None:
             return None
         return array[:, direction.number, ...] if array.ndim == 4 else array[direction.number, ...]
 
-    def state_option(self, name: str, direction: Direction) -> Any:
-        """The part of one of `STATE_OPTIONS`, None where it was left out."""
-        return self.part(name, direction)
-
     def rows(self, name: str, direction: Direction) -> Any:
-        """The rows of an array over time, for one direction; None where it was left out."""
+        """The rows of an array over time, for one direction; None if it was left out."""
         if name in self._packed:
             return self._packed_rows(name, direction)
         if name in self._inputs():
@@ -50,7 +46,7 @@ class RecurrentCall(CheckedCall):
         return (direction.timeline.kept if name in self._rows_of else direction.timeline.pack)(array)
 
     def _packed_rows(self, name: str, direction: Direction) -> Any:
-        """The rows that one direction has in an array with those of a packed sequence."""
+        """One direction's rows of a packed sequence."""
         array, timeline = self.arrays.get(name), direction.timeline
         if array is None:
             return None
@@ -61,12 +57,12 @@ class RecurrentCall(CheckedCall):
         return timeline.turn(rows)
 
     def wrapped(self, name: str, direction: Direction) -> Any:
-        """A row buffer of an array over time, for one direction; None where it was left out."""
+        """A row buffer of an array over time, for one direction; None if it was left out."""
         rows = self.rows(name, direction)
         return None if rows is None else self.engine.wrap(rows)
 
     def initial(self, name: str, direction: Direction) -> Any:
-        """The sorted state that a direction's carry starts from, zeros where it was left out.
+        """The sorted state from which a direction's loop starts; zeros if it was left out.
 
         A cotangent of final states belongs to the sequences' ends, where the backward loop starts.
         """
@@ -83,16 +79,13 @@ class RecurrentCall(CheckedCall):
         return Operand(row, self.gates, "every", self.order if self.gates > 1 else None)
 
     def needs_pre_activations(self, gates: Sequence[BoundActivation]) -> bool:
-        """Whether the gates' saved outputs do not tell their slopes, so that their inputs must be rebuilt."""
+        """Whether slopes need the gates' inputs, because the saved outputs do not determine them."""
         return self.clip is not None or any(gate.needs_input for gate in gates)
 
     # --- results
 
     def saved(self, name: str, parts: list[Any]) -> Any:
-        """Each direction's rows as one result (T, D, N, width), in the caller's layout and dtype.
-
-        Under its name it may be wanted as rows.
-        """
+        """Each direction's rows as one result (T, D, N, width), or as rows if the caller wants rows."""
         if name in self._packed:
             turned = self._turned(parts)
             return self._as_packed(turned[0] if self.D == 1 else self.xp.concat(turned, axis=1))
@@ -117,7 +110,7 @@ class RecurrentCall(CheckedCall):
         return self._lower(self.xp.reshape(whole, (self.T, self.N, rows.shape[1])))
 
     def input_gradient(self, parts: list[Any]) -> Any:
-        """dX, or that of another input: the sum of the directions' rows."""
+        """The gradient of X or of another input: the sum of the directions' rows."""
         if self._packed:
             turned = self._turned(parts)
             return self._as_packed(turned[0] if self.D == 1 else turned[0] + turned[1])
@@ -132,7 +125,7 @@ class RecurrentCall(CheckedCall):
         return self._lower(self.xp.stack(parts, axis=1 if self.layout else 0))
 
     def by_direction(self, compute: Callable[[Direction], Any]) -> list[Any]:
-        """What `compute` returns for each direction; no direction depends on another one."""
+        """The results of `compute` for each direction; the directions are independent."""
         parts = []
         for direction in self.directions:
             with self.engine.lane(direction.number):
@@ -140,7 +133,7 @@ class RecurrentCall(CheckedCall):
         return parts
 
     def results(self, found: Mapping[str, list[Any]], per_sample: bool | str) -> dict[str, Any]:
-        """Gradients by name, from those of each direction."""
+        """Gradients by name, from the gradients of each direction."""
         results = {}
         for name, values in found.items():
             if name in self._inputs():
@@ -154,7 +147,7 @@ class RecurrentCall(CheckedCall):
     def _parameters(self, parts: list[Any], per_sample: bool | str) -> Any:
         """A parameter gradient of all directions: (D, ...), per sample (N, D, ...), or norms (N, D)."""
         axis = 1 if per_sample else 0
-        if per_sample == "norm":  # of weights they come as squares, of vectors not yet
+        if per_sample == "norm":  # the parts are squared norms of weights, and gradients of vectors
             squares = [square_norms(self.engine, part) if part.ndim == 2 else part for part in parts]
             parts = [self.engine.roots(part) for part in squares]
         if len(parts) == 1:  # no copy: it is a fresh array, and large
@@ -164,7 +157,7 @@ class RecurrentCall(CheckedCall):
     # --- parts of the batch
 
     def in_parts(self) -> list[RecurrentCall]:
-        """The call for parts of the batch, whose cotangents a near cache nearly holds; or itself alone."""
+        """The call for parts of the batch whose cotangents about fit a near cache; or only itself."""
         blocks = [] if self._rows_of or self._packed else self._blocks()
         if len(blocks) < 2:
             return [self]
@@ -172,12 +165,12 @@ class RecurrentCall(CheckedCall):
         return [self._of_samples(block) for block in blocks]
 
     def join(self, name: str, arrays: Sequence[Any]) -> Any:
-        """A result of all samples, from those of parts of the batch."""
+        """A result of all samples, from the results of parts of the batch."""
         axis = 0 if self.layout or self._is_parameter(name) else 1
         return self._lower(self.xp.concat(arrays, axis=axis))
 
     def _blocks(self) -> list[slice]:
-        """Slices of the batch; none where one is enough."""
+        """Slices of the batch; none if one is enough."""
         rows = self.engine.chunk(self._columns() * self.H, self.arrays["X"])
         if rows is None or not self.N:
             return []
@@ -187,7 +180,7 @@ class RecurrentCall(CheckedCall):
         return [slice(low, high) for low, high in itertools.pairwise(cuts)]
 
     def _of_samples(self, samples: slice) -> RecurrentCall:
-        """The call for some of the samples; its results are not lowered."""
+        """The call for some samples; its results are not lowered."""
         call = copy(self)
         call.N, call._lower = samples.stop - samples.start, lambda array: array
         if self._lengths is not None:
@@ -207,5 +200,5 @@ class RecurrentCall(CheckedCall):
         return call
 
     def _columns(self) -> int:
-        """How many values of width H have a cotangent that the parameters' gradients take."""
+        """The number of values of width H whose cotangents the parameters' gradients take."""
         return self.gates

@@ -1,8 +1,8 @@
 """Converts the parameters of Flax' and Equinox' cells to and from PyTorch's layout; see `convert`.
 
-Both have one bias in place of two that would be added: for the LSTM at its recurrent products (Flax) or
-separate (Equinox), for the GRU's gates r and z, for the RNN at its input's product (Flax; Equinox has no
-RNN). The GRU's candidate has two, because its reset gate multiplies the recurrent one.
+Both frameworks have one bias instead of two that would be added: for the LSTM at its recurrent products
+(Flax) or separate (Equinox), for the GRU's gates r and z, for the RNN at its input's product (Flax; Equinox
+has no RNN). The GRU's candidate has two, because its reset gate multiplies the recurrence bias.
 
 References
 ----------
@@ -17,19 +17,13 @@ from typing import Any
 
 _GATES: Mapping[str, Sequence[str]] = {"lstm": "ifgo", "gru": "rzn", "rnn": ("",)}
 _BIASED = {"lstm": "h", "gru": "i", "rnn": "i"}
-"""Flax' products that bear the one bias where two would be added."""
+"""The side of Flax' product that has the single bias."""
 
 Parameters = Mapping[str, Any]
 
 
 def flattened(operator: str, layout: str, parameters: Parameters) -> dict[str, Any]:
-    """All arrays of a cell by name.
-
-    Raises
-    ------
-    ValueError
-        For a part that the cell does not have, or that is missing.
-    """
+    """All arrays of a cell by name; ValueError for an unknown or a missing part."""
     if layout == "equinox":
         known = ["weight_ih", "weight_hh", "bias", *(["bias_n"] if operator == "gru" else [])]
         given = {name: array for name, array in parameters.items() if array is not None}
@@ -67,12 +61,12 @@ def write_flax(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> d
     gates, result = _GATES[operator], dict[str, Any]()
     for side, weight in (("i", "weight_ih"), ("h", "weight_hh")):
         if weight in arrays:
-            for gate, block in zip(gates, _blocks(arrays[weight], len(gates), -2), strict=True):
+            for gate, block in zip(gates, blocks(arrays[weight], len(gates), -2), strict=True):
                 result[side + gate] = {"kernel": xp.matrix_transpose(block)}
     if "bias_ih" in arrays:
         single, candidate = _one_bias(xp, operator, arrays, gradients)
         side = _BIASED[operator]
-        for gate, block in zip(gates, _blocks(single, len(gates), -1), strict=True):
+        for gate, block in zip(gates, blocks(single, len(gates), -1), strict=True):
             result.setdefault(side + gate, {})["bias"] = block
         if candidate is not None:
             result.setdefault("hn", {})["bias"] = candidate
@@ -110,25 +104,40 @@ def _one_bias(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> tu
     first, second = arrays["bias_ih"], arrays["bias_hh"]
     shared = first.shape[-1] // 3 * 2 if operator == "gru" else first.shape[-1]
     ours, theirs = first[..., :shared], second[..., :shared]
-    if not gradients:
-        ours = ours + theirs
-    elif not bool(xp.all(ours == theirs)):
-        raise ValueError(
-            "convert: the gradients of input and recurrence biases differ, expected equal ones for a "
-            "single bias"
-        )
+    ours = one_gradient(xp, ours, theirs) if gradients else ours + theirs
     if operator != "gru":
         return ours, None
     return xp.concat([ours, first[..., shared:]], axis=-1), second[..., shared:]
 
 
-def _blocks(array: Any, count: int, axis: int) -> list[Any]:
+def one_gradient(xp: Any, first: Any, second: Any) -> Any:
+    """The gradient of a single bias, from the gradients of two that act as their sum."""
+    if not bool(xp.all(first == second)):
+        raise ValueError(
+            "convert: the gradients of input and recurrence biases differ, expected equal ones for a "
+            "single bias"
+        )
+    return first
+
+
+def check_names(given: Parameters, known: Sequence[str], layout: str) -> None:
+    """Raise ValueError for a name that the layout does not have."""
+    for name in given:
+        if name not in known:
+            raise ValueError(
+                f"convert: parameters has {name!r}, expected names of the layout {layout!r}: "
+                f"{', '.join(known)}"
+            )
+
+
+def blocks(array: Any, count: int, axis: int) -> list[Any]:
+    """Split the array into `count` equal parts along its last or last but one axis."""
     width = array.shape[axis] // count
     parts = [slice(number * width, (number + 1) * width) for number in range(count)]
     return [array[..., part] if axis == -1 else array[..., part, :] for part in parts]
 
 
 CELLS = {"lstm": ("flax", "equinox"), "gru": ("flax", "equinox"), "rnn": ("flax",)}
-"""The frameworks that have such a cell."""
+"""The frameworks with a cell for each operator."""
 READERS = {"flax": read_flax, "equinox": read_equinox}
 WRITERS = {"flax": write_flax, "equinox": write_equinox}

@@ -27,13 +27,11 @@ PARAMETERS = frozenset(  # v of a user's cell, the last four of layer normalizat
 )
 
 PACKED = frozenset(("X", "H_all", "grad_H_all"))
-"""What has the rows of a packed sequence, and dX."""
+"""The arrays of packed rows, apart from dX."""
 STATE_OPTIONS = ("S", "recurrent_mask", "zoneout_h")
 HIDDEN = {"initial_h", "H_all", "grad_H_all", "grad_H_t", *STATE_OPTIONS[1:]}
-"""All arrays that are as wide as the hidden state, which a projection makes another width."""
-# Arrays over time and states that some calls have, with their widths in units of H.
-_OPTIONAL_OVER_TIME = {"grad_H_all": 1, "grad_C_all": 1, "zoneout_h": 1, "zoneout_c": 1}
-_OPTIONAL_STATES = ("recurrent_mask",)
+"""The arrays of the hidden state's width, which a projection changes."""
+_OPTIONAL_OVER_TIME = ("grad_H_all", "grad_C_all", "zoneout_h", "zoneout_c")
 _SWAPPED = frozenset(("W", "R"))
 
 
@@ -46,7 +44,7 @@ class Direction(NamedTuple):
 
 
 def units(count: int) -> str:
-    """So many times H, as messages write it."""
+    """A multiple of H, as messages write it."""
     return "H" if count == 1 else f"{count}H"
 
 
@@ -56,47 +54,39 @@ class CheckedCall:
     Parameters
     ----------
     asked : Asked
-        The operator and its arrays. X, W, R, B, sequence_lens, P, S, recurrent_mask, zoneout_h and zoneout_c
-        are as the operators have them, grad_H_all and grad_C_all are cotangents over time, sample_weight (N,)
-        is what each sample's gradients are multiplied with.
+        The operator and its arrays, by the operators' names.
     gates : int
-        How many gates: 4 for the LSTM, 3 for the GRU, 1 for the RNN.
+        The number of gates: 4 for the LSTM, 3 for the GRU, 1 for the RNN.
     states, cotangents : sequence of str
-        Which of them are initial states, and cotangents of final ones.
+        The names of initial states, and of cotangents of final states.
     saved : mapping of str to int
-        Which of them the forward has made over time, (T, D, N, width), with their widths in units of H.
+        The results over time that the gradient takes, with their widths in units of H.
     direction, layout, clip, activations, activation_alpha, activation_beta
         The operators' attributes.
     defaults : sequence of str
-        Names of one direction's activations where none are given.
-    gate_order : sequence of int, optional
-        Which block each of the operator's gates is, in the rows of W, R and B and in saved gates; ONNX's
-        order by default.
-    rows_of, packed : sequence of str, bool, optional
-        Names of saved arrays that hold rows, and whether X and H_all do; see `run_foreign`.
-    input_major : bool, optional
-        Whether W and R, and their gradients, have the axis of their inputs before the one of the gates.
+        One direction's activations if none are given.
+    gate_order, rows_of, packed, input_major
+        See `run_foreign`.
     cell_names : mapping of str to str, optional
-        For a single step: its own names for those arrays that it calls by another name.
+        For a single step: maps the sequence's array names to the step's.
 
     Attributes
     ----------
     xp, engine
-        The namespace and the engine that the kernel computes with.
+        The namespace and the engine of the computation.
     T, N, I, H, D : int
         Sizes.
     state_width : int
-        Width of the hidden state: H, or what S projects to.
+        The hidden state's width: H, or the number of S's rows.
     order : tuple of int
-        Which block each gate is.
+        The block of each gate.
     swapped : frozenset of str
-        Names of weights whose last two axes the caller has swapped.
-    directions : list of Direction
-        One or two.
+        The weights whose last two axes the caller has swapped.
     """
 
     heads = 1
     vector_blocks = 0
+    state_options: Sequence[str] = STATE_OPTIONS
 
     def __init__(
         self,
@@ -134,9 +124,10 @@ class CheckedCall:
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = check_clip(operator, clip)
-        over_time = {**(saved or {}), **self._without_inputs(_OPTIONAL_OVER_TIME)}
-        optional = self._without_inputs(dict.fromkeys(_OPTIONAL_STATES, 1))
-        self._check_shapes(direction, floats, over_time, (*states, *cotangents, *optional))
+        inputs = self._inputs()  # they may have any name
+        over_time = {**(saved or {}), **{name: 1 for name in _OPTIONAL_OVER_TIME if name not in inputs}}
+        masks = () if "recurrent_mask" in inputs else ("recurrent_mask",)
+        self._check_shapes(direction, floats, over_time, (*states, *cotangents, *masks))
         self._lengths = self._check_lengths(sequence_lens)
         choices = choose_activations(
             operator, self.D, activations, activation_alpha, activation_beta, defaults
@@ -153,20 +144,16 @@ class CheckedCall:
 
     @property
     def recurrent_blocks(self) -> int:
-        """How many blocks R has."""
+        """The number of R's blocks."""
         return self.gates
 
     def _inputs(self) -> Collection[str]:
-        """The names of the operands (T, N, width) that both directions have in common."""
+        """The names of the operands (T, N, width), which both directions share."""
         return ("X",)
 
     def _timeline(self, reverse: bool) -> RowOrder:
         """The rows of one direction."""
         return self._given.timeline(self.T, self.N, self._lengths, reverse, self.arrays["X"])
-
-    def _without_inputs(self, names: Mapping[str, int]) -> dict[str, int]:
-        """These arrays without the inputs, which may have any name."""
-        return {name: width for name, width in names.items() if name not in self._inputs()}
 
     def _is_parameter(self, name: str) -> bool:
         """Whether an array of this name is a parameter; an input may have any name."""
@@ -175,7 +162,7 @@ class CheckedCall:
     # --- checks
 
     def _needed(self) -> Sequence[str]:
-        """The names of the operands that may not be left out."""
+        """The names of the required operands."""
         return ("X", "W", "R")
 
     def _check_shapes(
@@ -206,7 +193,7 @@ class CheckedCall:
         self._check_states(floats, widths, states)
 
     def _check_states(self, floats: dict[str, Any], widths: Mapping[str, int], states: Sequence[str]) -> None:
-        """Check states and arrays over time; a negative width counts numbers of rows."""
+        """Check states and arrays over time; a negative width is a number of columns, not a multiple of H."""
         operator, T, N, H, D = self.operator, self.T, self.N, self.H, self.D
         hidden = ("proj" if floats.get("S") is not None else "H"), self.state_width
         for name in states:
@@ -229,7 +216,7 @@ class CheckedCall:
             check_shape(operator, name, floats.get(name), *axes)
 
     def _check_lengths(self, sequence_lens: Any) -> Any:
-        """The lengths as a list, with resets as an array; as they are where a trace does not know them."""
+        """The lengths as a list, with resets as an array; unchanged if a trace does not know them."""
         if sequence_lens is None:
             return None
         if has_resets(sequence_lens):
@@ -242,7 +229,7 @@ class CheckedCall:
     # --- between the caller's arrays and the kernel's
 
     def _swap(self, name: str, axes: Sequence[Any]) -> tuple[Any, Any]:
-        """Two axes of a weight in the caller's order, from those of the formulas; and back."""
+        """Two axes of a weight from the formulas' order to the caller's, or back."""
         first, second = axes
         return (second, first) if name in self.swapped else (first, second)
 

@@ -1,4 +1,4 @@
-"""The forward loop of every recurrent operator: one product for all inputs, then step by step."""
+"""The forward loop of every recurrent operator: one product for all inputs, then the steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.hidden_state import StateForward
 from xpgrad._recurrent.loop import StepLoop
 from xpgrad._recurrent.plan import Buffer, ForwardPlan, after, before, capital
-from xpgrad.engine import Operand, Product
+from xpgrad.engine import Product
 
 
 def forward_results(
@@ -27,15 +27,7 @@ def forward_results(
 
 
 class ForwardLoop(StepLoop):
-    """The forward loop of one direction.
-
-    Parameters
-    ----------
-    call, direction
-        The call, and one direction of it.
-    plan : ForwardPlan
-        Its step.
-    """
+    """The forward loop of one direction."""
 
     def __init__(self, call: RecurrentCall, direction: Direction, plan: ForwardPlan) -> None:
         super().__init__(call, direction, plan, plan.given)
@@ -50,7 +42,10 @@ class ForwardLoop(StepLoop):
             self.carried(group.product, order=self.gate_order(group.blocks))
             if group.state is None:
                 self.carried(group.source)
-        self._states = [self._memory(k) for k in range(len(plan.states))]
+        self._states = [
+            self.operands["x"].rows if plan.is_in_place else self._rows(call.H if k else call.state_width)
+            for k in range(len(plan.states))
+        ]
         for k, rows in enumerate(self._states):
             self.put(after(k), rows)
         for buffer in (buffer for buffers in plan.kept.values() for buffer in buffers):
@@ -61,12 +56,6 @@ class ForwardLoop(StepLoop):
     def _rows(self, width: int) -> Any:
         return self.engine.rows(self.timeline.rows, width, like=self.initial[0])
 
-    def _memory(self, k: int) -> Any:
-        """Rows for a state at all steps."""
-        if self.plan.is_in_place:
-            return self.operands["x"].rows
-        return self._rows(self.call.H if k else self.call.state_width)
-
     def _stages(self, states: Sequence[Any]) -> list:
         """A step's stages, with the previous states in these rows."""
         plan = self.plan
@@ -74,7 +63,11 @@ class ForwardLoop(StepLoop):
             self.put(before(k), rows)
         made = self._hidden.into_product(self)
         made += [
-            Product(self._multiplied(group.state), weight, self.operands[group.product.name].rows)
+            Product(
+                self.operands[before(group.state).name if group.state else "taken"],
+                weight,
+                self.operands[group.product.name].rows,
+            )
             for group, weight in zip(plan.groups, self._weights, strict=True)
             if group.state is not None
         ]
@@ -87,12 +80,8 @@ class ForwardLoop(StepLoop):
             made += self.averages(plan.averages, level)
         return [*made, *self._hidden.hand_on(self)]
 
-    def _multiplied(self, state: int) -> Operand:
-        """A state before the step as R multiplies it."""
-        return self.operands[before(state).name if state else "taken"]
-
     def run(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Rows of the results over time by name, and (N, H) of each state at the ends."""
+        """Rows of the results over time by name, and the final states (N, H)."""
         engine, plan, ends = self.engine, self.plan, dict[str, Any]()
         first, later = self.timeline.forward()
         engine.scan(self._stages([engine.wrap(rows) for rows in self.initial]), first)

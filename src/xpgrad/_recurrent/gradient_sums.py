@@ -1,4 +1,4 @@
-"""Gradients that need no recurrence: sums over all rows, chunk by chunk after the time loop."""
+"""Gradients without recurrence: sums over all rows, chunk by chunk after the time loop."""
 
 from __future__ import annotations
 
@@ -20,25 +20,14 @@ class GradientSums:
     """The wanted gradients of one direction, added up over chunks of rows.
 
     The products of a chunk follow its part of the loop, while its cotangents are in the cache. The next chunk
-    reuses their memory. Per-sample gradients take all rows at once.
-
-    Parameters
-    ----------
-    call : RecurrentCall
-        The call.
-    direction : Direction
-        One direction of it.
-    wanted : frozenset of str
-        Names of the arguments whose gradients are wanted.
-    per_sample : bool or "norm"
-        Whether the gradients of parameters keep the batch axis. For norms those of vectors keep it; for
-        weights the squared norms are computed.
+    reuses their memory. Per-sample gradients take all rows at once. For norms, vectors have per-sample
+    gradients, and weights have squared norms.
     """
 
     def __init__(
         self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
     ) -> None:
-        self._call, self._direction, self._per_sample = call, direction, per_sample
+        self.call, self.direction, self._per_sample = call, direction, per_sample
         self.wanted = wanted
         weight = call.arrays.get("sample_weight") if wanted & PARAMETERS else None
         self._factors = None if weight is None else self._factor_rows(weight)
@@ -46,11 +35,11 @@ class GradientSums:
         self._scratch: dict[str, Any] = {}
         self._most, self._like = 0, None
         self._dX: Any = None  # rows that chunks fill
-        self._whole_dX: Any = None  # of a single chunk
+        self._whole_dX: Any = None  # if there is a single chunk
 
     def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
         """Chunks from last to first, each with memory for its cotangents, `width` columns wide."""
-        engine, timeline = self._call.engine, self._direction.timeline
+        engine, timeline = self.call.engine, self.direction.timeline
         limit = None if self._per_sample else engine.chunk(width, like)
         chunks = list(timeline.chunks(limit))
         self._most = max(chunk.most for chunk in chunks)  # a single step may have more than the limit
@@ -60,49 +49,46 @@ class GradientSums:
             yield chunk, rows
 
     def scratch(self, name: str, width: int) -> Any:
-        """The scratch rows of that name; every chunk reuses them."""
+        """Scratch rows by name; every chunk reuses them."""
         if name not in self._scratch:
-            self._scratch[name] = self._call.engine.scratch(self._most, width, self._like)
+            self._scratch[name] = self.call.engine.scratch(self._most, width, self._like)
         return self._scratch[name]
 
     def add_input(self, chunk: Chunk, *factors: tuple[Any, Any]) -> None:
-        """Set the chunk's rows of dX: the cotangents times W; in parts only if there is a single chunk."""
-        engine = self._call.engine
+        """Set the chunk's rows of dX, the cotangents times W; several factors need a single chunk."""
+        engine = self.call.engine
         if len(factors) > 1:
             for d, W in factors:
                 self._whole_dX = engine.add_product(self._whole_dX, d, W)
             return
         [(d, W)] = factors
         if self._dX is None:
-            self._dX = engine.rows(self._direction.timeline.rows, W.shape[1], like=W)
+            self._dX = engine.rows(self.direction.timeline.rows, W.shape[1], like=W)
         if chunk.rows:
             engine.write_product(d, W, self._dX, chunk.start)
 
     def _factor_rows(self, weight: Any) -> Any:
         """The samples' weights (N,) as rows (S, 1)."""
-        call, timeline = self._call, self._direction.timeline
+        call, timeline = self.call, self.direction.timeline
         alone = call.xp.reshape(weight, (1, call.N, 1))
         return timeline.pack(call.engine.broadcast(alone, (call.T, call.N, 1)))
 
     def weighted(self, chunk: Chunk, d: Any) -> Any:
-        """The chunk's cotangents for the parameters' gradients, times the samples' weights.
-
-        dX takes the unweighted ones: its rows are set before.
-        """
+        """The chunk's cotangents for the parameters' gradients, times the samples' weights."""
         if self._factors is None:
             return d
-        return self._call.engine.scale(d, self._factors[chunk.part, :])
+        return self.call.engine.scale(d, self._factors[chunk.part, :])
 
     def add_weight(self, name: str, d: Any, x: Any) -> None:
-        """The gradient (out, in) of a weight: rows of cotangents times rows of inputs.
+        """Add to the gradient (out, in) of a weight: rows of cotangents times rows of inputs.
 
-        (in, out) where the caller's weights have their axes swapped. Per sample (N, out, in): a batched
-        product over time; padding is zero in both factors.
+        It is (in, out) if the caller's weights have their axes swapped. Per sample (N, out, in) it is a
+        batched product over time; padding is zero in both factors.
         """
-        engine, xp = self._call.engine, self._call.xp
+        engine, xp = self.call.engine, self.call.xp
         a, b = (x, d) if self._axis(name) else (d, x)
         if self._per_sample:
-            a, b = self._direction.timeline.unpack(a), self._direction.timeline.unpack(b)
+            a, b = self.direction.timeline.unpack(a), self.direction.timeline.unpack(b)
         if self._per_sample == "norm":
             self._sums[name] = square_norms_of_products(engine, a, b)
         elif self._per_sample:
@@ -111,17 +97,17 @@ class GradientSums:
             self._sums[name] = engine.add_product(self._sums.get(name), a.T, b)
 
     def _axis(self, name: str) -> int:
-        """Which axis of a weight's gradient the gates have; a part's name begins with the weight's."""
-        return int(name.split(" ")[0] in self._call.swapped)
+        """The gates' axis in a weight's gradient; a part's name begins with the weight's name."""
+        return int(name.split(" ")[0] in self.call.swapped)
 
     def add_weights_before(
         self, parts: Mapping[str, tuple[slice, slice]], d: Any, chunk: Chunk, rows: Any, initial: Any
     ) -> None:
         """Like `add_weight`, with the rows of the previous step, or the initial state at the first step.
 
-        A weight has parts by name: which columns of the cotangents meet which of the rows.
+        `parts` has columns of the cotangents and of the rows for each part of the weight.
         """
-        timeline = self._direction.timeline
+        timeline = self.direction.timeline
         zero = initial is None
         initial = timeline.zeros(rows.shape[1]) if zero else timeline.sort(initial)
         pieces = None if self._per_sample else timeline.pieces_before(rows, initial, chunk)
@@ -137,13 +123,13 @@ class GradientSums:
     def add_rows(self, name: str, d: Any) -> None:
         """The sum over all rows (width,), or over the rows of each sample (N, width)."""
         if self._per_sample:
-            self._sums[name] = self._call.xp.sum(self._direction.timeline.unpack(d), axis=0)
+            self._sums[name] = self.call.xp.sum(self.direction.timeline.unpack(d), axis=0)
         else:
-            self._add(name, self._call.engine.column_sums(d))
+            self._add(name, self.call.engine.column_sums(d))
 
     def add_dots(self, name: str, pairs: Sequence[tuple[Any, Any]]) -> None:
         """Like `add_rows`, for the elementwise product of each pair, concatenated."""
-        engine, xp, unpack = self._call.engine, self._call.xp, self._direction.timeline.unpack
+        engine, xp, unpack = self.call.engine, self.call.xp, self.direction.timeline.unpack
         if self._per_sample:
             self._sums[name] = xp.concat([xp.sum(unpack(a * b), axis=0) for a, b in pairs], axis=-1)
         else:
@@ -163,7 +149,7 @@ class GradientSums:
 
     def weight(self, *names: str, shift: int = 0) -> Any:
         """The gradient of a weight with these sums as blocks of the gates, rolled by `shift` along them."""
-        xp, parts = self._call.xp, [self._sums[name] for name in names]
+        xp, parts = self.call.xp, [self._sums[name] for name in names]
         if self._per_sample == "norm":
             return sum(parts[1:], start=parts[0])
         axis = self._axis(names[0]) + (1 if self._per_sample else 0)
@@ -172,4 +158,4 @@ class GradientSums:
 
     def input_rows(self) -> Any:
         """Rows of dX, after the last chunk."""
-        return self._call.engine.array(self._dX) if self._whole_dX is None else self._whole_dX
+        return self.call.engine.array(self._dX) if self._whole_dX is None else self._whole_dX

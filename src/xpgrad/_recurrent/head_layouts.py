@@ -1,9 +1,9 @@
 """The sLSTM's weights in the layouts of `xlstm` and of FlashRNN, which have axes for heads.
 
-ONNX's manner is ours: R (4H, H / k) and B (4H,), rows by gate i f z o, then by head. FlashRNN has the same
-numbers in R (4, k, H / k, H / k) and b (4, k, H / k). A cell of `xlstm` with the plain backend has
-``_recurrent_kernel_`` (k, 4H/k, H/k), rows by gate, and ``_bias_`` (4H,) as ours; with its CUDA backend
-(k, H/k, 4H/k), transposed, and the bias by head, then by gate.
+Our layout, called ONNX's, has R (4H, H / k) and B (4H,), rows by gate i f z o, then by head. FlashRNN has the
+same numbers in R (4, k, H / k, H / k) and b (4, k, H / k). A cell of `xlstm` with the plain backend has
+``_recurrent_kernel_`` (k, 4H/k, H/k), rows by gate, and our ``_bias_`` (4H,); with its CUDA backend the
+kernel is transposed, (k, H/k, 4H/k), and the bias is sorted by head, then by gate.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xpgrad._operators.arguments import check_arrays, check_rank, check_shape
+from xpgrad._recurrent.cell_layouts import check_names
 
 __all__ = ["LAYOUTS", "convert_slstm"]
 
@@ -27,13 +28,7 @@ _GATES = 4
 def convert_slstm(parameters: Mapping[str, Any], source: str, target: str) -> dict[str, Any]:
     """The parameters of an sLSTM, or their gradients, in another layout; see `convert`."""
     given = {name: array for name, array in parameters.items() if array is not None}
-    known = [name for name in _NAMES[source] if name]
-    for name in given:
-        if name not in known:
-            raise ValueError(
-                f"convert: parameters has {name!r}, expected names of the layout {source!r}: "
-                f"{', '.join(known)}"
-            )
+    check_names(given, [name for name in _NAMES[source] if name], source)
     if not given:
         return {}
     xp = check_arrays("convert", given)

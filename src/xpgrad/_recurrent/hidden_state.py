@@ -10,8 +10,8 @@ Backwards, with dp the cotangent from the product with R::
     dh += m dp + the cotangent of h' without a product
     d(S y) = (1 - z) dh        dy = S^T d(S y)        dS = the sum of d(S y) y^T        dh' = z dh + ...
 
-Every recurrent operator may use it: its stages go around the operator's own. Without any of the options there
-is no stage.
+Every recurrent operator may use it: its stages go around the operator's own stages. Without the options there
+are no stages.
 
 References
 ----------
@@ -52,7 +52,7 @@ def masked_state(xp: Any, h: Any, mask: Any) -> tuple:
 
 
 def state_handed_on(xp: Any, new: Any, old: Any, kept: Any) -> tuple:
-    """The state from a step's output and the previous state, of which the share `kept` stays."""
+    """The state from a step's output and the previous state; the share `kept` of the latter stays."""
     if kept is not None:
         new = kept * old + (1 - kept) * new
     return (new,)
@@ -82,7 +82,7 @@ def state_handed_on_pullback(
 
 
 def initial_state_pullback(xp: Any, direct: Any, product: Any, mask: Any, passed: Any) -> tuple:
-    """The cotangent of the initial state, from those of the first step."""
+    """The cotangent of the initial state, from the cotangents of the first step."""
     if mask is not None:
         product = product * mask
     if direct is not None:
@@ -91,26 +91,26 @@ def initial_state_pullback(xp: Any, direct: Any, product: Any, mask: Any, passed
 
 
 class _HiddenState:
-    """What both directions share: operands of the options in the loop, and whether there are any.
+    """The options' operands in a loop, for both directions of differentiation.
 
-    Methods get the loop: an object that kept it would be a circle, and hold arrays until they are collected.
+    Methods get the loop: a reference to it would be a circle, which keeps arrays until it is collected.
     """
 
     def __init__(self, loop: Any) -> None:
         call, direction, wrap = loop.call, loop.direction, loop.engine.wrap
         self._width = call.state_width
-        own = {name: call.state_option(name, direction) for name in STATE_OPTIONS}
-        mask = own["recurrent_mask"]
+        own = dict.fromkeys(STATE_OPTIONS) | {n: call.part(n, direction) for n in call.state_options}
+        mask: Any = own["recurrent_mask"]
         self.has_mask, self.has_zoneout = mask is not None, own["zoneout_h"] is not None
         self.is_plain = all(array is None for array in own.values())
-        self._S = own["S"]
+        self._S: Any = own["S"]
         mask = None if mask is None else wrap(direction.timeline.sort_each(mask))
         loop.operands["mask"] = Operand(mask, 1, "first")
         loop.operands["kept_h"] = Operand(call.wrapped("zoneout_h", direction) if self.has_zoneout else None)
         loop.operands["none"] = Operand(None)
 
     def _carried(self, loop: Any, name: str, rows: Any = None) -> None:
-        """A state that every step rewrites; from zeros by default."""
+        """Memory of the state's width that every step rewrites; zeros by default."""
         rows = loop.timeline.zeros(self._width) if rows is None else rows
         loop.carried(Buffer(name, 1, "first"), rows)
 
@@ -122,13 +122,8 @@ class _HiddenState:
 class StateForward(_HiddenState):
     """The stages before a step's product and after its formula.
 
-    They enter `taken`, the previous state as R multiplies it, and `output`, where the step's formula puts its
-    output.
-
-    Parameters
-    ----------
-    loop : ForwardLoop
-        The loop.
+    Their operands are `taken`, the previous state as R multiplies it, and `output`, the place of the output
+    of the step's formula.
     """
 
     def __init__(self, loop: Any) -> None:
@@ -161,14 +156,9 @@ class StateForward(_HiddenState):
 
 
 class StateBackward(_HiddenState):
-    """Backwards: stages before a step's pullback, and after the first step. It is for calls with options.
+    """The stages before a step's pullback, and after the first step, for calls with options.
 
-    They enter `output`, the cotangent of the step's output, and `back0`, for the product with R.
-
-    Parameters
-    ----------
-    loop : BackwardLoop
-        The loop.
+    Their operands are `output`, the cotangent of the step's output, and `back0`, for the product with R.
     """
 
     def enter(self, loop: Any) -> None:
@@ -181,7 +171,7 @@ class StateBackward(_HiddenState):
         self._direct = "carry0" if "carry0" in loop.operands else "none"
 
     def stages(self, loop: Any) -> list:
-        """Stages from the cotangents of the state to that of the step's output."""
+        """Stages from the state's cotangents to the cotangent of the step's output."""
         state = "output" if self._S is None else "projected"
         if self._S is not None:
             loop.put(Buffer("projected", 1, "local"), loop.sums.scratch("projected", self._width))

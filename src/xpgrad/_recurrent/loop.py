@@ -1,4 +1,4 @@
-"""What the loops of both directions of differentiation share: operands by name, stages on them, weights."""
+"""The shared parts of forward and backward loops: operands by name, stages on them, weights."""
 
 from __future__ import annotations
 
@@ -25,17 +25,7 @@ def _constant(xp: Any, x: Any, number: Any) -> tuple:
 
 
 class StepLoop:
-    """The operands of one direction's loop by name, and stages on them.
-
-    Parameters
-    ----------
-    call, direction
-        The call, and one direction of it.
-    plan : ForwardPlan or BackwardPlan
-        What the loop consists of.
-    inputs : sequence of Buffer
-        The inputs beside x.
-    """
+    """The operands of one direction's loop by name, and stages on them; `inputs` are those besides x."""
 
     def __init__(
         self, call: RecurrentCall, direction: Direction, plan: ForwardPlan | BackwardPlan,
@@ -67,14 +57,14 @@ class StepLoop:
         self.operands[name] = Operand(rows, blocks, at, order if blocks > 1 else None, own or of_row)
 
     def gate_order(self, blocks: Sequence[int]) -> tuple[int, ...] | None:
-        """Of some blocks of R the order in which the formulas have them; None for their own."""
+        """The order of some blocks of R in the formulas; None for the blocks' own order."""
         order = self.call.order
         if order == tuple(range(len(order))):
             return None
         return tuple(blocks.index(block) for block in order if block in blocks)
 
     def carried(self, buffer: Buffer, rows: Any = None, order: tuple[int, ...] | None = None) -> Any:
-        """A buffer that every step rewrites, from these rows on; from zeros by default."""
+        """A buffer that every step rewrites; it starts from these rows, by default from zeros."""
         if rows is None:
             rows = self.timeline.zeros(1 if buffer.of_row else buffer.blocks * self.call.H)
         self.put(buffer, self.engine.carry(rows), order)
@@ -92,7 +82,7 @@ class StepLoop:
         ]
 
     def weight(self, group: Group) -> Any:
-        """The group's blocks of R: one below the other, or with heads a stack of every block's and head's."""
+        """The group's blocks of R, one below the other; with heads a stack for each block and head."""
         R, H, blocks = self.call.part("R", self.direction), self.call.H, group.blocks
         if blocks == tuple(range(self.call.recurrent_blocks)):
             own = R
@@ -103,7 +93,7 @@ class StepLoop:
         return own if self.call.heads == 1 else self._by_head(own, len(blocks))
 
     def _by_head(self, rows: Any, blocks: int) -> Any:
-        """Matrices (H / heads, H / heads) below one another, as a stack (blocks, heads, ...)."""
+        """Rows of matrices (H / heads, H / heads) as a stack (blocks, heads, ...)."""
         heads, width = self.call.heads, self.call.H // self.call.heads
         return self.call.xp.reshape(rows, (blocks, heads, width, width))
 

@@ -11,17 +11,7 @@ from xpgrad._recurrent.checked_call import PARAMETERS, units
 
 
 class OneStep:
-    """The single step of a declared operator, and its gradient.
-
-    Parameters
-    ----------
-    unit : Unit
-        The declaration.
-    forward, backward : Operation
-        The operator and its gradient over sequences.
-    result, gradients : type
-        The named tuples of the step's results and of its gradients.
-    """
+    """The single step of a declared operator, and its gradient, with the named tuples of their results."""
 
     def __init__(
         self, unit: Unit, forward: Operation, backward: Operation, result: type, gradients: type
@@ -29,8 +19,8 @@ class OneStep:
         self._unit, self._forward, self._backward = unit, forward, backward
         self._result, self._gradients = result, gradients
         upper = [name.upper() for name in unit.states]
-        # by the sequence's names, the step's: initial states, cotangents of final ones, what the gradient
-        # takes, and what only a sequence's gradient reads. In its place any array of the shape will do.
+        # From the sequence's names to the step's: initial states, cotangents of final states, arrays that the
+        # gradient takes, and arrays that only a sequence's gradient reads: any array of their shape will do.
         self._states = {f"initial_{name}": name.upper() for name in unit.states}
         self._cotangents = {f"grad_{own}_t": f"grad_{own}" for own in upper}
         self._saved = {name: own for own, name in unit.step_saved.items()}
@@ -75,7 +65,7 @@ class OneStep:
         )
 
     def _check(self, asked: Asked, saved: Mapping[str, int], cotangents: Sequence[str]) -> None:
-        """Check what is special to the arrays of a step: they have no axes of time and direction."""
+        """Check the arrays of a step, which have no axes of time and direction."""
         unit, operator, arrays = self._unit, asked.operator, asked.arrays
         X, W, R = arrays["X"], arrays["W"], arrays["R"]
         widths = dict.fromkeys(self._states.values(), 1) | dict(saved)
@@ -94,10 +84,7 @@ class OneStep:
             check_shape(operator, name, arrays[name], f"N, {units(width)}", (N, width * H))
 
     def _sequence(self, asked: Asked, names: Sequence[str]) -> Asked:
-        """The step's call as that of a sequence of length 1, by its names; None for omitted arrays.
-
-        Arrays over time get axes of time and of direction.
-        """
+        """The step's call as a call for a sequence of length 1, with the sequence's names and axes."""
         own = self._names
         sequence: dict[str, Any] = {}
         for name in names:

@@ -1,4 +1,4 @@
-"""From a declaration to an operation and its gradient: checks, loops by plans, results by name."""
+"""From a declaration to an operation and its gradient: checks, loops, results by name."""
 
 from __future__ import annotations
 
@@ -21,21 +21,9 @@ _NO_CHOICES: Mapping[str, tuple] = MappingProxyType({})
 
 
 class UnitOperator(ABC):
-    """A declared operator and its gradient.
+    """A declared operator and its gradient, with the named tuples of their results.
 
-    Parameters
-    ----------
-    unit : Unit
-        Its declaration.
-    result, gradients : type
-        The named tuples of results and of gradients.
-    optional : tuple of str, optional
-        Arguments that have a gradient only where they are given.
-
-    Attributes
-    ----------
-    forward, backward : Operation
-        Both.
+    The arguments in `optional` have a gradient only if they are given.
     """
 
     def __init__(self, unit: Unit, result: Any, gradients: Any, optional: tuple[str, ...] = ()) -> None:
@@ -54,17 +42,15 @@ class UnitOperator(ABC):
         """Check and compute, or record."""
 
     def step(self, result: type, gradients: type) -> tuple[Operation, Operation]:
-        """The operator's single step and its gradient; the types are the named tuples of results."""
+        """The operator's single step and its gradient, with the named tuples of their results."""
         return OneStep(self.unit, self.forward, self.backward, result, gradients).operations()
 
 
 class LoopOperator(UnitOperator):
-    """An operator that writes its plans itself.
+    """An operator with hand-written plans; see also UnitOperator.
 
     Parameters
     ----------
-    unit, result, gradients, optional
-        As of UnitOperator.
     forward : callable
         ``forward(call, direction, **options)``: the plan of one direction.
     backward : callable
@@ -72,7 +58,7 @@ class LoopOperator(UnitOperator):
     defaults : sequence of str
         One direction's activations.
     options, gradient_options : mapping of str to tuple, optional
-        The values of the operator's own attributes, and of those that only the gradient has.
+        The values of the operator's own attributes, and of the gradient's additional attributes.
     kept_result : type, optional
         The named tuple of results with the products that the unit can keep.
     """
@@ -122,7 +108,7 @@ class LoopOperator(UnitOperator):
 
 
 def _taken(asked: Asked, attributes: dict[str, Any], choices: Mapping[str, tuple]) -> dict[str, Any]:
-    """The operator's own attributes, checked, and taken out of all."""
+    """The operator's own attributes, checked and removed from `attributes`."""
     own = {name: attributes.pop(name) for name in choices}
     for name, value in own.items():
         check_choice(asked.operator, name, value, choices[name])

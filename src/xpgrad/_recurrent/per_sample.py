@@ -6,7 +6,7 @@ of its Euclidean norm is also a sum over pairs,
 .. math:: \|G\|^2 = \sum_{t,s} (d_t \cdot d_s)\,(x_t \cdot x_s),
 
 which takes T·T·(out + in) multiplications instead of T·out·in, and T·T numbers instead of out·in. The cheaper
-of the two is computed, for as many samples at a time as fit the cache.
+way is used, for as many samples at a time as fit the cache.
 
 References
 ----------
@@ -25,7 +25,7 @@ from xpgrad.engine import TimeLoops
 _ELEMENTS, _SAMPLES = 1 << 20, 256
 
 PER_SAMPLE = (False, True, "norm")
-"""What the argument `per_sample` may be."""
+"""The values of the argument `per_sample`."""
 
 
 def square_norms(engine: TimeLoops, vectors: Any) -> Any:
@@ -34,14 +34,9 @@ def square_norms(engine: TimeLoops, vectors: Any) -> Any:
 
 
 def square_norms_of_products(engine: TimeLoops, d: Any, x: Any) -> Any:
-    """The squares of the norms, (N,), of each sample's sum over time of outer products.
+    """The squared norms (N,) of each sample's sum over time of outer products, d (T, N, out), x (T, N, in).
 
-    Parameters
-    ----------
-    engine : TimeLoops
-        The engine.
-    d, x : array, shapes (T, N, out), (T, N, in)
-        The factors; 0 in padding.
+    Padding is 0 in both.
     """
     xp = engine.xp
     T, N, out = d.shape

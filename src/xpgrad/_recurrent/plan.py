@@ -1,27 +1,26 @@
-"""What the loops of an operator consist of: stages of formulas, operands by name, products, sums.
+"""Plans of an operator's loops: stages of formulas, operands by name, products, sums.
 
-`forward.py` and `backward.py` run any such plan. Operators such as `lstm` write theirs; those of cells are
-made (`_cells/build.py`). These operands are the loops' own; k is the number of a state, n of a group of
-products:
+`forward.py` and `backward.py` run any plan. Operators such as `lstm` write their plans; `_cells/build.py`
+makes the plans of cells. The loops have these operands; k is the number of a state, n of a group of products:
 
 ========================= ========================================================================
 x                         the input's products W x; a step may replace them
 before{k}, after{k}       a state before and after the step
 taken                     the first state before the step, as R multiplies it
-product{n}, source{n}     forward: a group's products, and the value that R multiplies if it is no state
-output                    the first state's place, or where hidden-state options take the step's output
+product{n}, source{n}     forward: a group's products, and the value that R multiplies if it is not a state
+output                    the place of the step's output: the first state, or hidden-state options' input
 given{k}                  backward: the cotangent of a state over time
 carry{k}                  what the step after passed to a state without a product
 back{n}                   the products with R's transpose
-dy, dh, dp                of the first state: given0, and what the step after passed, in one or two parts
-mask, kept_h, projected,  of the options between output and next state (`hidden_state.py`)
+dy, dh, dp                of the first state: given0, and the step after's cotangent, in one or two parts
+mask, kept_h, projected,  for the options between output and next state (`hidden_state.py`)
 passed
 none                      an absent operand
 columns                   the cotangents that products and sums take
 v                         the vectors of a cell
 ========================= ========================================================================
 
-Kept results have the names of their buffers. All other operands are the operator's own.
+Kept results have the names of their buffers. An operator adds its own operands.
 """
 
 from __future__ import annotations
@@ -36,28 +35,19 @@ _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Buffer(NamedTuple):
-    """Rows of a time loop, through which the stages of a step and the code around it exchange values.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    blocks : int
-        How many values it holds, side by side.
-    at : str
-        As an `Operand` has it.
-    of_row : bool
-        Whether it holds the mean over each row.
-    """
+    """Rows of a time loop, through which the stages of a step and the code around it exchange values."""
 
     name: str
     blocks: int
+    """The number of values, side by side."""
     at: str
+    """See `Operand`."""
     of_row: bool = False
+    """Whether it holds the mean over each row."""
 
 
 class OperandBlocks(NamedTuple):
-    """An operand by name, and the blocks of it that a stage reads or writes; None for all, in its order."""
+    """An operand by name, and the blocks that a stage reads or writes; None for all, in their order."""
 
     name: str
     blocks: tuple[int, ...] | None = None
@@ -70,7 +60,7 @@ class Stage(NamedTuple):
     inputs: tuple[OperandBlocks, ...]
     outputs: tuple[OperandBlocks, ...]
     text: str = ""
-    """The formula's, to be read, if it was generated."""
+    """The text of a generated formula, for readers."""
 
 
 def stage(formula: Formula, inputs: str, outputs: str) -> Stage:
@@ -80,24 +70,15 @@ def stage(formula: Formula, inputs: str, outputs: str) -> Stage:
 
 
 class Group(NamedTuple):
-    """The products of R with one value.
-
-    Parameters
-    ----------
-    number : int
-        The group's number.
-    blocks : tuple of int
-        Its blocks of R.
-    state : int or None
-        The state before the step that is multiplied; None if it is another value.
-    level : int
-        The number of stages of the forward step in front of it.
-    """
+    """The products of R with one value."""
 
     number: int
     blocks: tuple[int, ...]
+    """Its blocks of R."""
     state: int | None = 0
+    """The number of the state that is multiplied; None for another value."""
     level: int = 0
+    """The number of stages of the forward step before the products."""
 
     @property
     def source(self) -> Buffer:
@@ -125,19 +106,19 @@ class ForwardPlan(NamedTuple):
     groups: Sequence[Group]
     """The products of R."""
     kept: Mapping[str, tuple[Buffer, ...]] = _NONE
-    """The results beside states, and the buffers that become each of them."""
+    """The results besides states, and the buffers that become each result."""
     operands: Mapping[str, Operand] = _NONE
-    """The operator's own."""
+    """The operator's own operands."""
     is_in_place: bool = False
     """Whether the output takes the place of the input's product."""
     scratch: Sequence[Buffer] = ()
     """Buffers that only the step uses."""
     given: Sequence[Buffer] = ()
-    """The inputs beside x."""
+    """The inputs besides x."""
     averages: Sequence[tuple[int, int]] = ()
     """The numbers of means within heads, and the stage after which each can be computed."""
     read: Sequence[int] = ()
-    """Of a cell the states that the step reads."""
+    """The states that a cell's step reads."""
 
 
 class InputPart(NamedTuple):
@@ -148,7 +129,7 @@ class InputPart(NamedTuple):
 
 
 class BackwardPlan(NamedTuple):
-    """The step's pullback, and the sums that follow; what has a forward plan's name is as there."""
+    """The step's pullback, and the sums that follow; for other fields see ForwardPlan."""
 
     states: Sequence[str]
     groups: Sequence[Group]
@@ -170,23 +151,23 @@ class BackwardPlan(NamedTuple):
     order: tuple[int, ...] | None = None
     """The blocks of `columns` in the order in which the formulas have them."""
     cotangents: int = 0
-    """The number of cotangents, which are the first columns; 0 for all. Sources follow."""
+    """The number of cotangents, which are the first columns; 0 if all columns are. Sources follow."""
     sources: Mapping[int, Any] = _NONE
-    """By number of a group whose value is no state, ``source(backward, chunk, columns)``: its rows."""
+    """For groups whose value is not a state, ``source(backward, chunk, columns)``: the value's rows."""
     shift: int = 0
-    """By how many blocks W's rows are rolled to have the columns' order."""
+    """The number of blocks by which W's rows are rolled to have the columns' order."""
     operands: Mapping[str, Operand] = _NONE
     local: Sequence[str] = ()
-    """Own operands with a row for each of a chunk, made by a stage."""
+    """Own operands with rows for one chunk, made by a stage."""
     rebuild: Callable[..., Mapping[str, Operand]] | None = None
     """``rebuild(backward, chunk)``: own operands that are computed for all steps of a chunk at once."""
     others: Mapping[str, Callable[..., None]] = _NONE
-    """By name of another parameter, ``add(backward, chunk, columns)``: adds a chunk's part to its sum."""
+    """For each other parameter ``add(backward, chunk, columns)``, which adds a chunk's part to its sum."""
     scratch: Sequence[Buffer] = ()
     inputs_beside: Sequence[Buffer] = ()
     """The forward plan's `given`."""
     given: Sequence[Buffer] = ()
-    """Their cotangents."""
+    """The cotangents of the inputs besides x."""
     averages: Sequence[tuple[int, int]] = ()
 
 
@@ -216,10 +197,10 @@ def averaged(number: int) -> Buffer:
 
 
 def average(number: int) -> Buffer:
-    """The mean, for each column."""
+    """The mean of the column's head, for each column."""
     return Buffer(f"average{number}", 1, "first")
 
 
 def capital(state: str) -> str:
-    """A state's name as arrays have it."""
+    """A state's name in the names of arrays."""
     return state[:1].upper() + state[1:]

@@ -1,4 +1,4 @@
-"""The sums for the gradients of input and parameters, as a plan has them: which columns meet which rows."""
+"""A plan's sums for the gradients of input and parameters: which columns are multiplied by which rows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from xpgrad._recurrent.call import RecurrentCall
-from xpgrad._recurrent.checked_call import Direction
 from xpgrad._recurrent.gradient_sums import GradientSums, columns_of
 from xpgrad._recurrent.plan import BackwardPlan, Group, InputPart
 from xpgrad._recurrent.timeline import Chunk
 
 
 def runs_of(columns: Sequence[int]) -> list[tuple[int, int]]:
-    """Columns as runs of consecutive ones: the first of each, and how many they are."""
+    """The runs of consecutive columns: the first column and the length of each."""
     runs: list[tuple[int, int]] = []
     for column in columns:
         if runs and column == sum(runs[-1]):
@@ -25,22 +23,10 @@ def runs_of(columns: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class PlannedSums:
-    """What a plan adds up over the chunks of a backward loop, and the gradients that come of it.
+    """A plan's sums over the chunks of a backward loop, and the gradients that they become."""
 
-    Parameters
-    ----------
-    plan : BackwardPlan
-        The plan.
-    sums : GradientSums
-        The sums by name.
-    call, direction
-        As of the loop.
-    """
-
-    def __init__(
-        self, plan: BackwardPlan, sums: GradientSums, call: RecurrentCall, direction: Direction
-    ) -> None:
-        self._plan, self._sums, self._call, self._direction = plan, sums, call, direction
+    def __init__(self, plan: BackwardPlan, sums: GradientSums) -> None:
+        self._plan, self._sums, self._call, self._direction = plan, sums, sums.call, sums.direction
 
     def _blocks(self, array: Any, own: range) -> Any:
         """Some blocks of columns."""
@@ -93,7 +79,7 @@ class PlannedSums:
     def _weight_parts(self, group: Group) -> dict[str, tuple[slice, slice]]:
         """The parts of a group's weight by name: rows, and the columns of the state that they multiply.
 
-        One head is one part; of several, each block and each head is one.
+        With several heads, each head of each block is a part.
         """
         H, heads = self._call.H, self._call.heads
         if heads == 1:
@@ -106,7 +92,7 @@ class PlannedSums:
 
     @cached_property
     def _vector_sums(self) -> list[tuple[int, int]]:
-        """The runs of columns that are summed: each column once, though several vectors may share it."""
+        """The runs of columns that are summed: each column once, even if several vectors share it."""
         return runs_of(sorted({*self._plan.vectors}))
 
     def gradients(self) -> dict[str, Any]:
@@ -128,7 +114,7 @@ class PlannedSums:
         return grads | {name: sums[name] for name in plan.others if name in wanted}
 
     def _recurrent_gradient(self) -> Any:
-        """The gradient of R, from its groups' parts."""
+        """The gradient of R, from the parts of its groups."""
         groups, H = self._plan.groups, self._call.H
         blocks = [block for group in groups for block in group.blocks]
         if self._sums.is_norm or blocks == sorted(blocks):

@@ -1,24 +1,24 @@
 """The rows of each step of a recurrence, for sequence lengths and directions.
 
 An array (T, N, width) becomes rows (S, width), one row for each valid pair of time and sequence. The
-sequences are sorted by falling length, so those still running at a step are the first ones of the batch, and
-a step works on a prefix of the previous step's rows. In the reverse direction step k of a sequence of length
-L is time L - 1 - k, so it starts at its own end. Padding has no row, so it costs nothing, and NaN in it
-reaches nothing.
+sequences are sorted by falling length. So the sequences that still run at a step are the first of the batch,
+and a step works on a prefix of the previous step's rows. In the reverse direction step k of a sequence of
+length L is time L - 1 - k, so it starts at the sequence's own end. Padding has no row: it costs nothing, and
+NaN in it reaches nothing.
 
-If all sequences have length T, the rows are those of the array itself, and nothing is copied or sorted.
+If all sequences have length T, the array's own rows are used, and nothing is copied or sorted.
 
-`RowOrder` is what kernels use of all this. A `Timeline` knows the lengths. A `RecordedTimeline` belongs to
-a program, whose calls each bring their own: `programs/schedule.py` and `native_timeline.py` find the rows
-then. A `MaskedTimeline` has lengths that a trace does not know.
+Kernels use the interface `RowOrder`. A `Timeline` knows the lengths. A `RecordedTimeline` belongs to a
+program, whose calls each have their own lengths: `programs/schedule.py` and `native_timeline.py` then find
+the rows. A `MaskedTimeline` has lengths that a trace does not know.
 
-Resets cut a sequence into pieces that do not depend on one another. The initial state belongs to the piece
-with which the direction starts, the final state to the piece with which it ends, and all other pieces start
-at zero. A reset before the first step leaves no piece for the initial state of the forward direction.
-Lengths with resets are one array (N, 1 + T), each sequence's length and a 1 for each reset (`resets`).
-In a `Timeline` the pieces take the place of the sequences: a batch with resets is a batch of more and shorter
-ones. In a program the sequences stay whole, and a time loop reads zeros for what a reset cuts off: no row
-moves, and no step has few rows, so resets cost nothing.
+Resets cut a sequence into independent pieces. The initial state belongs to the piece with which the direction
+starts, the final state to the piece with which it ends, and all other pieces start at zero. If a reset is
+before the first step, no piece of the forward direction takes the initial state. Lengths with resets are one
+array (N, 1 + T): each sequence's length, and a 1 for each reset (`resets`). In a `Timeline` the pieces
+replace the sequences: a batch with resets is a batch of more and shorter sequences. In a program the
+sequences stay whole, and a time loop reads zeros where a reset cuts: no row moves, and no step has few rows,
+so resets cost nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _SPAN = positions(Span)
 class Chunk(NamedTuple):
     """Consecutive steps in the order of a backward loop; their rows are contiguous from `start` on.
 
-    The first step is separate, because its previous state is the initial state and not a row. Each step is a
-    row of integers as in the engines' Span; `local` counts rows from `start`.
+    The first step is separate, because its previous state is the initial state, not a row. Each step is a row
+    of integers, a Span of the engines; `local` counts rows from `start`.
     """
 
     start: int
@@ -58,15 +58,14 @@ class Chunk(NamedTuple):
 
     @property
     def part(self) -> slice:
-        """The place of its rows among all."""
+        """The place of its rows among all rows."""
         return slice(self.start, self.start + self.rows)
 
 
 class RowOrder(ABC):
-    """The order of rows for one direction: the interface of its three kinds.
+    """The order of rows for one direction: the interface of its implementations.
 
-    States (N, width) belong to the batch; in the order of the rows they are as a step's rows have them. What
-    is said here of a method, its implementations do not repeat.
+    States (N, width) are in the order of the batch, or in the order of a step's rows.
 
     Attributes
     ----------
@@ -108,7 +107,7 @@ class RowOrder(ABC):
         return rows
 
     def kept(self, array: Any) -> Any:
-        """The rows that `keep` put into the array, or a caller with packed sequences."""
+        """The rows that `keep`, or a caller with packed sequences, put into the array."""
         return array
 
     def turn(self, rows: Any) -> Any:
@@ -120,7 +119,7 @@ class RowOrder(ABC):
     # --- states
 
     def sort(self, states: Any) -> Any:
-        """States (N, width) before the sequences, in the order of the rows; for None see `zeros`."""
+        """States (N, width) before the sequences, in the order of the rows."""
         return states
 
     def sort_ends(self, states: Any) -> Any:
@@ -128,27 +127,27 @@ class RowOrder(ABC):
         return self.sort(states)
 
     def sort_each(self, states: Any) -> Any:
-        """What holds at every step of a sequence (N, width), in the order of the rows."""
+        """Arrays (N, width) that hold at every step of a sequence, in the order of the rows."""
         return self.sort(states)
 
     def unsort(self, states: Any) -> Any:
-        """From the order of the rows the states (N, width) that `sort` put there, zero for those left out."""
+        """The inverse of `sort`: states (N, width), zero for sequences that no piece starts."""
         return states
 
     @abstractmethod
     def zeros(self, width: int, rows: Any = None) -> Any:
-        """Zero states in the order of the rows, or so many rows."""
+        """Zero states in the order of the rows; or this number of rows."""
 
     @abstractmethod
     def last(self, rows: Any, initial: Any) -> Any:
-        """(N, width): the row of each sequence's last step; for an empty one its sorted initial state."""
+        """(N, width): the row of each sequence's last step; an empty sequence has its initial state."""
 
     @abstractmethod
     def previous(self, rows: Any, initial: Any, chunk: Any) -> Any:
         """For each row of a chunk the previous step's row; at the first step the sorted initial state."""
 
     def pieces_before(self, rows: Any, initial: Any, chunk: Any) -> list[tuple[Any, Any]] | None:
-        """The same without a copy: parts of the chunk's rows, and the rows before each; or None."""
+        """`previous` without a copy: parts of the chunk's rows with the rows before each, or None."""
         return None
 
 
@@ -171,7 +170,7 @@ class Timeline(RowOrder):
     Attributes
     ----------
     pieces : int
-        How many rows the first step has at most: the sequences, or their pieces.
+        The number of sequences, or of their pieces.
     """
 
     def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
@@ -187,13 +186,13 @@ class Timeline(RowOrder):
         order = np.argsort(-pieces.length, kind="stable")
         place = np.argsort(order)
         self.pieces = len(order)
-        # of every place in the sorted batch: its sequence, and the piece's first time and length
+        # for each place in the sorted batch: its sequence, and the piece's first time and length
         self._owner, self._begin, self._ordered = (
             pieces.owner[order],
             pieces.begin[order],
             pieces.length[order],
         )
-        # of every sequence: the place with which the direction starts, behind all where none takes the state
+        # for each sequence: the place where the direction starts; `pieces` if no piece takes the state
         head, tail = place[pieces.head], place[pieces.tail]
         self._start = tail if reverse else np.where(pieces.fresh, self.pieces, head)
         self._end = head if reverse else tail
@@ -202,7 +201,7 @@ class Timeline(RowOrder):
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.rows = int(self._starts[-1])
         self._set_steps(counts, self._starts[:-1])
-        # of every row: its step, and its place in the sorted batch
+        # for each row: its step, and its place in the sorted batch
         self._row_step = np.repeat(np.arange(len(counts)), counts)
         self._row_place = np.arange(self.rows) - self._starts[self._row_step]
 
@@ -247,7 +246,7 @@ class Timeline(RowOrder):
 
     def keep(self, rows: Any) -> Any:
         rest = self.steps * self.batch - self.rows
-        return self.xp.concat([rows, self._zeros(rest, rows.shape[1])], axis=0) if rest else rows
+        return self.xp.concat([rows, self.zeros(rows.shape[1], rest)], axis=0) if rest else rows
 
     def kept(self, array: Any) -> Any:
         return array[: self.rows, :]
@@ -320,27 +319,20 @@ class Timeline(RowOrder):
         return parts if rest else [(slice(0, N), initial)]
 
     def zeros(self, width: int, rows: int | None = None) -> Any:
-        return self._zeros(self.pieces if rows is None else rows, width)
-
-    def _zeros(self, count: int, width: int) -> Any:
-        return self.xp.zeros((count, width), dtype=self._like.dtype, device=device(self._like))
+        shape = self.pieces if rows is None else rows, width
+        return self.xp.zeros(shape, dtype=self._like.dtype, device=device(self._like))
 
     def _flat_index(self) -> np.ndarray:
         """The place of every row in (T * N)."""
-        sequence, time = self._places()
-        return time * self.batch + sequence
-
-    def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of every row the sequence and the time."""
         place, step = self._row_place, self._row_step
         within = self._ordered[place] - 1 - step if self.reverse else step
-        return self._owner[place], self._begin[place] + within
+        return (self._begin[place] + within) * self.batch + self._owner[place]
 
     def _take_or_zero(self, array: Any, index: np.ndarray) -> Any:
-        """Rows of an array, zeros for the index behind the last one."""
+        """Rows of an array; zeros for the index behind the last row."""
         count = array.shape[0]
         if len(index) and int(index.max()) == count:
-            array = self.xp.concat([array, self._zeros(1, array.shape[1])], axis=0)
+            array = self.xp.concat([array, self.zeros(array.shape[1], 1)], axis=0)
         return self._take(array, index)
 
     def _take(self, array: Any, index: np.ndarray) -> Any:
@@ -349,24 +341,19 @@ class Timeline(RowOrder):
 
 
 class _Pieces(NamedTuple):
-    """What stands in the place of sequences: these themselves, or the pieces between their resets.
-
-    Parameters
-    ----------
-    owner, begin, length : integer array
-        Of every piece: its sequence, first time and length, in the order of sequences and of time.
-    head, tail : integer array
-        Of every sequence: its first and its last piece.
-    fresh : boolean array
-        Of every sequence: whether there is a reset before its first step.
-    """
+    """The sequences, or the pieces between their resets, in the order of sequences and of time."""
 
     owner: np.ndarray
+    """The sequence of each piece."""
     begin: np.ndarray
+    """Its first time."""
     length: np.ndarray
     head: np.ndarray
+    """The first piece of each sequence."""
     tail: np.ndarray
+    """The last piece."""
     fresh: np.ndarray
+    """Whether a reset is before the sequence's first step."""
 
 
 def _pieces_of(lengths: np.ndarray) -> _Pieces:
@@ -387,19 +374,19 @@ def _pieces_of(lengths: np.ndarray) -> _Pieces:
 
 
 class RecordedTimeline(RowOrder):
-    """The order of rows for one direction in a program, with lengths, or a T, that each call brings.
+    """The order of rows for one direction in a program whose calls have their own lengths, or their own T.
 
-    Sizes that depend on them are quantities of the program. With resets the sequences stay whole, and time
-    loops find zeros for what a reset cuts off (`Resets`).
+    Sizes that depend on these are quantities of the program. With resets the sequences stay whole, and time
+    loops read zeros where a reset cuts (`Resets`).
 
     Parameters
     ----------
     recorder : Recorder
-        It records the program.
+        The recorder of the program.
     steps, batch : int
         The largest T, and N.
     lengths : Recorded or None
-        Of each sequence, 64-bit integers; (N, 1 + T) with resets. None if all are T, which each call brings.
+        The sequences' lengths, 64-bit integers; (N, 1 + T) with resets. None if all are each call's T.
     reverse : bool
         Whether time runs backwards.
     """
@@ -410,7 +397,7 @@ class RecordedTimeline(RowOrder):
         self._recorder, self.batch, self.reverse = recorder, batch, reverse
         self.steps: Any = steps if recorder.steps is None else recorder.steps
         self._schedule = recorder.schedule(lengths, steps, batch)
-        # Of a full batch the rows have the order of time in both directions, as those of a dense Timeline.
+        # The rows of a full batch are in the order of time in both directions, as in a dense Timeline.
         self._is_full = self._schedule.is_full
         self._is_turned = self._is_full and reverse
         self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
@@ -486,9 +473,9 @@ class RecordedTimeline(RowOrder):
 class MaskedTimeline(RowOrder):
     """The order of rows for one direction with traced lengths.
 
-    Padding has rows too, after each sequence's own: they hold 0, and steps change neither them nor states. A
-    length below 0 counts as 0, one above T as T. With resets the sequences stay whole, and the steps that
-    begin a piece find zeros for what was before (`MaskedSteps`).
+    Padding has rows too, after each sequence's own rows: they hold 0, and steps change neither them nor the
+    states. A length below 0 counts as 0, a length above T as T. With resets the sequences stay whole, and the
+    steps that begin a piece read zeros as the previous state (`MaskedSteps`).
 
     Parameters
     ----------
@@ -497,7 +484,7 @@ class MaskedTimeline(RowOrder):
     steps, batch : int
         T and N.
     lengths : array
-        Of each sequence; (N, 1 + T) with resets.
+        The sequences' lengths; (N, 1 + T) with resets.
     reverse : bool
         Whether time runs backwards.
     like : array
@@ -514,7 +501,7 @@ class MaskedTimeline(RowOrder):
         self._table[:, 0], self._table[:, 1], self._table[1:, 2] = batch, starts, starts[:-1]
 
     def _set_lengths(self, lengths: Any) -> None:
-        """Which rows are no padding, and of every step the one at the same distance from the other end."""
+        """Find the rows that are not padding, and each step's mirror image within its sequence."""
         xp, steps = self.xp, self.steps
         own = lengths if lengths.ndim == 1 else lengths[:, 0]
         self._lengths = xp.clip(own, 0, steps)
@@ -527,30 +514,20 @@ class MaskedTimeline(RowOrder):
         fresh = resets[..., None] & self._valid
         if not self.reverse or not self.steps:
             return fresh
-        # step k is time L - 1 - k, and the reset is between it and the time behind: that of step k - 1
+        # step k is time L - 1 - k; the reset between it and the next time belongs to step k - 1
         turned = self.xp.take_along_axis(fresh, self._mirrored, axis=0)
         return self.xp.concat([self.xp.zeros_like(turned[:1]), turned[:-1]], axis=0) & self._valid
 
     def forward(self) -> tuple[MaskedSteps, MaskedSteps]:
-        first, later = (
-            MaskedSteps(
-                self._table[part], self._valid[part], None if self._fresh is None else self._fresh[part]
-            )
-            for part in (slice(None, 1), slice(1, None))
-        )
-        return first, later
+        return _cut(self._table, self._valid, self._fresh, 1)
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
         """Return a single chunk."""
         table = self._table[::-1].copy()
         table[:, 3] = table[:, 1]
-        valid, alone = self.xp.flip(self._valid, axis=0), max(self.steps - 1, 0)
         fresh = None if self._fresh is None else self.xp.flip(self._fresh, axis=0)
-        later, first = (
-            MaskedSteps(table[part], valid[part], None if fresh is None else fresh[part])
-            for part in (slice(None, alone), slice(alone, None))
-        )
-        yield Chunk(0, self.rows, later, first)
+        valid = self.xp.flip(self._valid, axis=0)
+        yield Chunk(0, self.rows, *_cut(table, valid, fresh, max(self.steps - 1, 0)))
 
     def pack(self, array: Any) -> Any:
         return self.xp.reshape(self._ordered(array), (self.rows, array.shape[2]))
@@ -559,7 +536,7 @@ class MaskedTimeline(RowOrder):
         return self._ordered(self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1])))
 
     def _ordered(self, array: Any) -> Any:
-        """From time to steps, or back, which is the same map; 0 after each sequence's end."""
+        """Reorder from time to steps, or back, which is the same map; 0 after each sequence's end."""
         if self.reverse and self.steps:
             array = self.xp.take_along_axis(array, self._mirrored, axis=0)
         return self.xp.where(self._valid, array, self.xp.zeros((), dtype=array.dtype))
@@ -584,15 +561,15 @@ class MaskedTimeline(RowOrder):
 
 
 class UncountedTimeline(MaskedTimeline):
-    """The order of rows for one direction, where T and N may be symbols.
+    """The order of rows for one direction, where T and N may be symbols: for engines with a loop operation.
 
-    It is for engines whose loop is one operation. Without lengths the rows have the order of time in both
-    directions, as those of a dense Timeline. With lengths, an array, padding has rows too.
+    Without lengths the rows are in the order of time in both directions, as in a dense Timeline. With
+    lengths, an array, padding has rows too.
 
     Parameters
     ----------
     xp, steps, batch, lengths, reverse, like
-        As of a MaskedTimeline. `steps` and `batch` may be symbols, `lengths` None.
+        As for a MaskedTimeline. `steps` and `batch` may be symbols, `lengths` None.
     """
 
     def __init__(self, xp: Any, steps: Any, batch: Any, lengths: Any, reverse: bool, like: Any) -> None:
@@ -631,41 +608,41 @@ class UncountedTimeline(MaskedTimeline):
 
 
 class UncountedSteps(NamedTuple):
-    """The first step of a loop, or all later ones; an engine gets both of them, one after the other.
-
-    Parameters
-    ----------
-    timeline : UncountedTimeline
-        Whose rows they are, T times N.
-    is_first : bool
-        Whether this is the step whose previous state is the initial one.
-    descending : bool
-        Whether the loop's last step has the first rows.
-    valid : boolean array, shape (T, N, 1), or None
-        Which rows change; None for all.
-    """
+    """The first step of a loop, or all later steps; an engine gets both, one after the other."""
 
     timeline: UncountedTimeline
     is_first: bool
+    """Whether this is the step whose previous state is the initial state."""
     descending: bool
+    """Whether the loop's last step has the first rows."""
     valid: Any
+    """Boolean (T, N, 1): the rows that change; None for all."""
 
 
 class MaskedSteps:
-    """Steps over all rows, of which only some change.
+    """Steps over all rows, which change only some rows.
 
     Parameters
     ----------
     table : integer array, shape (S, 4)
-        The steps as in the engines' Span.
+        The steps, Spans of the engines.
     valid : boolean array, shape (S, N, 1)
-        Which rows change.
+        The rows that change.
     fresh : boolean array, shape (S, N, 1), or None
-        Which rows find zeros for what was before the step, and pass no cotangent on to it.
+        The rows that read zeros as the previous state, and pass no cotangent to it.
     """
 
-    def __init__(self, table: np.ndarray, valid: Any, fresh: Any = None) -> None:
+    def __init__(self, table: np.ndarray, valid: Any, fresh: Any) -> None:
         self.table, self.valid, self.fresh = table, valid, fresh
 
     def __len__(self) -> int:
         return len(self.table)
+
+
+def _cut(table: np.ndarray, valid: Any, fresh: Any, first: int) -> tuple[MaskedSteps, MaskedSteps]:
+    """The first steps, and the others."""
+    early, late = (
+        MaskedSteps(table[part], valid[part], None if fresh is None else fresh[part])
+        for part in (slice(None, first), slice(first, None))
+    )
+    return early, late
