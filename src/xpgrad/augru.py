@@ -174,7 +174,7 @@ def augru_grad(
     .. math:: \bar a_t = -\bar z_t \odot \sigma(W_z x_t + R_z h_{t-1} + b_z), \quad
         \bar z_t = \bar h_t \odot (h_{t-1} - n)
 
-    If the attention is one number for a step, this is summed over the units. The rest is the GRU's.
+    If the attention is one number for a step, this is summed over the units. The rest is the GRU's gradient.
 
     Notes
     -----

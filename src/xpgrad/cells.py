@@ -1,8 +1,7 @@
-r"""Recurrent cells of one's own: the formula of a step becomes a compiled forward and its gradient.
+r"""Your own recurrent cells: the formula of a step becomes a compiled forward and its gradient.
 
-A step is written as the mathematics has it, with ``W.name(x)`` for a block of the input's weights times the
-input, ``R.name(h)`` for a block of the recurrence weights times a state (or any other value of the step), and
-``v.name`` for a vector of parameters::
+In a step ``W.name(x)`` is a block of the input weights times the input, ``R.name(h)`` a block of the
+recurrence weights times a state (or another value of the step), and ``v.name`` a vector of parameters::
 
     def minimal_gated_unit(xp, x, h, W, R, v):
         f = sigmoid(xp, W.f(x) + R.f(h) + v.f)
@@ -11,10 +10,10 @@ input, ``R.name(h)`` for a block of the recurrence weights times a state (or any
 
     cell = xpgrad.Cell(minimal_gated_unit, W="f n", R="f n", v="f n")
 
-The formula is run once, on values that stand for arrays. What it did is a graph; reverse mode over the graph
-is the gradient. Both become stages of the same time loop that `lstm` and `gru` use: W x is one product before
-the loop, each step is compiled, every weight's gradient is one product after the loop, and lengths,
-directions, half precision, per-sample gradients and programs are the same as theirs.
+The formula runs once, on values that stand for arrays. The result is a graph, and reverse mode over the graph
+gives the gradient. Both become stages of the time loop that `lstm` and `gru` use: W x is one product before
+the loop, each step is compiled, every weight's gradient is one product after the loop. Lengths, directions,
+half precision, per-sample gradients and programs are the same too.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _SAME: Mapping[str, str] = MappingProxyType({})
 
 
 def __dir__() -> list[str]:
-    """The functions for a step, for completion: what the module needs of the package is none of them."""
+    """The functions for a step, for completion, without the module's imports."""
     return list(__all__)
 
 
@@ -75,12 +74,12 @@ class Cell:
         block of H rows times the input, ``R.name(value)`` a block times a value of the step, ``v.name`` a
         vector of length H.
     inputs : sequence of str, str or mapping, optional
-        The names of inputs beside x, which the step gets as they are: time gaps, masks, attention,
-        pre-activations from elsewhere. An input has H numbers at each step or one, (T, N, H) or (T, N, 1). A
-        mapping gives each the names of its blocks: with ``{"gates": "i f"}`` the step has ``gates.i`` and
+        The names of inputs besides x, which the step gets unchanged: time gaps, masks, attention,
+        pre-activations of another layer. An input has H numbers at each step or one, (T, N, H) or (T, N, 1).
+        A mapping gives each the names of its blocks: with ``{"gates": "i f"}`` the step has ``gates.i`` and
         ``gates.f`` of an array (T, N, 2H). None or "" stands for no blocks. With inputs, W may be left out.
     heads : int
-        Into how many parts the states are cut. Each block of R is then block-diagonal: head j's rows of R
+        The number of parts of the states. Each block of R is then block-diagonal: head j's rows of R
         (D, k·H, H/heads) multiply head j's part of a value. Means, and `layer_norm`, are within a head.
     name : str, optional
         For messages and generated code; by default the step's.
@@ -92,9 +91,9 @@ class Cell:
     blocks : dict of str to tuple of str
         The names of the blocks of W, R and v.
     inputs : dict of str to tuple of str
-        The inputs beside x, and the names of their blocks, none where an input is one value.
+        The inputs besides x, and the names of their blocks; none if an input is a single value.
     heads : int
-        As given.
+        The number of parts of the states.
     grad : callable
         The gradient, see Notes.
     text : str
@@ -118,18 +117,17 @@ class Cell:
              reset=None) -> (H_all, C_all, H_t, C_t, saved)
 
     with X (T, N, I), W (D, k·H, I), R (D, k·H, H), v (D, k·H) for k blocks each, initial states (D, N, H),
-    states over time (T, D, N, H), final states (D, N, H). `saved` (T, D, N, k·H) are the values that the
-    gradient needs beside the states; reverse mode chooses them. Row means are saved in one more
-    output, `means`. Directions, lengths, layouts and resets are
-    those of `lstm`. The gradient is::
+    states over time (T, D, N, H), final states (D, N, H). `saved` (T, D, N, k·H) are the values besides the
+    states that the gradient needs; reverse mode chooses them. Row means are saved in one more output,
+    `means`. Directions, lengths, layouts and resets are as in `lstm`. The gradient is::
 
         cell.grad(X, W, R, v, *, H_all, C_all, saved, grad_H_all=None, grad_C_all=None, grad_H_t=None,
                   grad_C_t=None, sequence_lens=None, initial_h=None, initial_c=None, direction="forward",
                   layout=0, reset=None, per_sample=False, sample_weight=None, wrt=None)
             -> (dX, dW, dR, dv, dH0, dC0)
 
-    with the arguments of `lstm_grad`. A cell without W, R or v has no such argument. Inputs beside x are
-    keyword arguments of both; their gradients come last. Without W, nothing but T and N is read of X.
+    with the arguments of `lstm_grad`. A cell without W, R or v has no such argument. Inputs besides x are
+    keyword arguments of both; their gradients come last. Without W, only T and N are read from X.
 
     Slopes at kinks: 0 for `abs` at 0. At ties `maximum` and `minimum` share the cotangent, as PyTorch's do.
     `where` passes it to the chosen side.
@@ -189,13 +187,13 @@ class Cell:
         self.plans: tuple[ForwardPlan, BackwardPlan] = build(
             self.__name__, step, self.states, self.blocks, self.inputs, self.heads
         )
-        """The stages of the step and of its pullback, for operators that are made of a cell."""
+        """The stages of the step and of its pullback, for operators that consist of cells."""
         own = self._arrays = CellArrays(self.__name__, self.states, self.blocks, self.inputs, self.plans[0])
         self.carried = own.carried
         self.outputs: tuple[str, ...] = tuple(own.result._fields)
         """The names of what a call returns."""
         self.cotangents: Mapping[str, str] = own.cotangents
-        """Of each output that has a cotangent the gradient's name for it."""
+        """The gradient's name for the cotangent of each output that has one."""
         self.saved: Mapping[str, int] = own.saved
         """The outputs that the gradient takes, with their widths: k for k * H columns, -k for k."""
         self.results: tuple[Any, Any] = own.result, own.gradients
@@ -211,11 +209,8 @@ class Cell:
         return f"Cell({self.__name__}, {blocks}{more})"
 
     def __reduce__(self) -> Any:
-        return _remade, (
-            self.step,
-            {**self.blocks, "inputs": self.inputs, "heads": self.heads},
-            self.__name__,
-        )
+        options: dict[str, Any] = {"inputs": self.inputs, "heads": self.heads, "name": self.__name__}
+        return functools.partial(Cell, self.step, **self.blocks, **options), ()
 
     def __copy__(self) -> Cell:
         return self
@@ -230,10 +225,7 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digits that tell cells apart, by their formulas, products, blocks and states.
-
-        They are the same in every process.
-        """
+        """Hexadecimal digits of the cell's formulas, products, blocks and states, the same in every process."""
         plans = [plan._asdict() | {"stages": [stage[1:] for stage in plan.stages]} for plan in self.plans]
         about = self.text, plans, self.blocks, self.states, self.inputs, self.heads
         return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
@@ -250,18 +242,16 @@ class Cell:
         return self._arrays.result(**self.run_forward(asked, _SAME, **attributes))
 
     def run_forward(self, asked: Asked, names: Mapping[str, str], **attributes: Any) -> dict[str, Any]:
-        """The outputs by name, for operators that are one cell, whose names for W, R and v are `names`."""
+        """The outputs by name, for operators of one cell; `names` are their names for W, R and v."""
         return forward_results(self._call(asked, names, **attributes), lambda call, d: self.plans[0])
 
     def _call(self, asked: Asked, names: Mapping[str, str], **attributes: Any) -> CellCall:
         """A checked call."""
-        counts, inputs = (
-            {name: len(own) for name, own in all_.items()} for all_ in (self.blocks, self.inputs)
-        )
+        counts, inputs = ({name: len(own) for name, own in x.items()} for x in (self.blocks, self.inputs))
+        initial = self._arrays.initial
         return CellCall(
-            asked, counts, names=names, states=self._arrays.initial, inputs=inputs, heads=self.heads,
-            **attributes,
-        )  # fmt: skip
+            asked, counts, names=names, states=initial, inputs=inputs, heads=self.heads, **attributes
+        )
 
     def _run_backward(self, arguments: dict[str, Any]) -> Any:
         own = self._arrays
@@ -295,16 +285,12 @@ class Cell:
         Raises
         ------
         AssertionError
-            At the first wrong result. With your own pullbacks that is where they are wrong;
-            a kink of the formula nearby shows as one, too: try another seed.
+            At the first wrong result: if you wrote pullbacks, one may be wrong. A kink of the formula
+            near a number has the same effect: try another seed.
         """
         from xpgrad._testing.cells import check_cell
 
         check_cell(self, seed=seed)
-
-
-def _remade(step: Callable[..., Any], blocks: Mapping[str, Any], name: str) -> Cell:
-    return Cell(step, **blocks, name=name)
 
 
 # --- what steps call ---------------------------------------------------------------------------------
@@ -316,9 +302,9 @@ def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     Parameters
     ----------
     pullback : callable
-        ``pullback(xp, *cotangents, *operands, *results)`` returns a cotangent for each operand, several
-        as a tuple; 0 stands for none. It is a formula too. Each result has a cotangent; if nothing uses
-        the result, this is the number 0.
+        ``pullback(xp, *cotangents, *operands, *results)``, a formula too, returns a cotangent for each
+        operand, several as a tuple; 0 stands for none. The cotangent of a result that nothing uses is the
+        number 0.
 
     Returns
     -------
@@ -328,7 +314,7 @@ def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     Notes
     -----
     The gradient saves the results that the pullback uses, and computes the operands from saved values. So
-    a pullback that uses only results is the cheapest.
+    a pullback that uses only results costs least.
 
     Examples
     --------
@@ -358,7 +344,7 @@ def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]]
 
 
 def activation_step(name: str, activation: BoundActivation, clip: float | None) -> Callable[[Any, Any], Any]:
-    """An activation after `clip`. Its pullback takes the input if the output does not give the slope."""
+    """An activation after `clip`. Its pullback takes the input if the output does not determine the slope."""
     by_input = clip is not None or activation.needs_input
 
     def pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
@@ -379,7 +365,7 @@ def activation(name: str, alpha: float | None = None, beta: float | None = None)
     name : str
         ONNX's name, such as ``"Sigmoid"``, ``"Tanh"``, ``"Relu"``, ``"Softsign"``, ``"HardSigmoid"``.
     alpha, beta : float, optional
-        Its parameters; ONNX's defaults where left out.
+        Its parameters, by default ONNX's.
 
     Returns
     -------
@@ -418,9 +404,9 @@ def mean(xp: Any, x: Any) -> Any:
     Parameters
     ----------
     xp : namespace
-        What the step was given.
+        The step's `xp`.
     x : value
-        The value; for several blocks, their sum divided by how many they are.
+        The value; for several blocks, their sum divided by their number.
 
     Returns
     -------
@@ -446,17 +432,17 @@ def layer_norm(xp: Any, values: Sequence[Any], epsilon: float = 1e-5) -> tuple[A
     Parameters
     ----------
     xp : namespace
-        What the step was given.
+        The step's `xp`.
     values : sequence of value
-        The blocks that have one mean and one variance (the biased one). Their scales and shifts are the
-        step's own: ``v.scale * normal + v.shift``.
+        The blocks that share a mean and a (biased) variance. The step scales and shifts the results:
+        ``v.scale * normal + v.shift``.
     epsilon : float
         A small number that is added to the variance.
 
     Returns
     -------
     tuple of value
-        As many.
+        The normalized blocks.
 
     Notes
     -----

@@ -144,8 +144,6 @@ def convert(
             f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
         )
     if operator == "slstm":
-        check_choice(_CONVERT, "source", source, _head_layouts.LAYOUTS)
-        check_choice(_CONVERT, "target", target, _head_layouts.LAYOUTS)
         if biases is not None:
             raise ValueError(f"convert: biases is {biases} with operator 'slstm', expected None: it has one")
         return _head_layouts.convert_slstm(parameters, source, target)

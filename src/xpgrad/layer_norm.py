@@ -33,7 +33,7 @@ from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
 from xpgrad._calls.plans import Asked
 from xpgrad._cells.call import CellCall
 from xpgrad._elementwise.activation_formulas import BoundActivation
-from xpgrad._operators.arguments import check_number, check_shape
+from xpgrad._operators.arguments import check_shape
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit, UnitArray
 from xpgrad._operators.words import PerSample, TimeDirection
@@ -83,7 +83,7 @@ class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
     Parameters
     ----------
     saved : array, shape (T, D, N, 14H)
-        Normalized products, gates, normalized cell state and its tanh.
+        Normalized products, gates, normalized cell state and its activation.
     means : array, shape (T, D, N, 3)
         The variances, of the products over all gates times 4.
     """
@@ -152,7 +152,7 @@ _LSTM_GATES, _GRU_GATES = "iofc", "zrn"
 
 
 def _vectors(names: str) -> list[str]:
-    """Scales of the input's product, of the recurrent one, and shifts."""
+    """The scales of the input's product and of the recurrent product, and the shifts."""
     return [f"{kind}{name}" for kind in "xhs" for name in names]
 
 
@@ -192,30 +192,14 @@ def _gru_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsi
 
 # --- what both operators share ------------------------------------------------------------------------
 
-_VECTORS = ("B", "gamma", "beta", "gamma_c", "beta_c")
-
 
 class _LayerNormOperator(UnitOperator):
-    """One of the two operators.
-
-    Parameters
-    ----------
-    unit, result, gradients
-        As of UnitOperator.
-    cell : callable
-        Its cell, by activations, clip and epsilon.
-    defaults : tuple of str
-        One direction's activations.
-    """
+    """One of the two operators; ``cell(activations, clip, epsilon)`` returns its cell."""
 
     def __init__(
-        self,
-        unit: Unit,
-        cell: Callable[[tuple[BoundActivation, ...], float | None, float], Cell],
-        defaults: tuple[str, ...],
-        result: Any,
-        gradients: Any,
-    ) -> None:
+        self, unit: Unit, cell: Callable[[tuple[BoundActivation, ...], float | None, float], Cell],
+        defaults: tuple[str, ...], result: Any, gradients: Any,
+    ) -> None:  # fmt: skip
         super().__init__(unit, result, gradients)
         self.cell, self.defaults = cell, defaults
         self.vectors = ("B", *unit.parameters)
@@ -226,14 +210,9 @@ class _LayerNormOperator(UnitOperator):
         return self._result(**forward_results(call, lambda _, d: call.cells[d.number].plans[0]))
 
     def _compute_backward(
-        self,
-        asked: Asked,
-        *,
-        wanted: frozenset[str],
-        per_sample: bool | str,
-        epsilon: float,
+        self, asked: Asked, *, wanted: frozenset[str], per_sample: bool | str, epsilon: float,
         **attributes: Any,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Check and compute, or record."""
         unit = self.unit
         over_time = [unit.cotangents[name] for name in unit.over_time]
@@ -241,7 +220,7 @@ class _LayerNormOperator(UnitOperator):
             asked, self, epsilon, over_time=over_time, saved=unit.saved, cotangents=unit.end_cotangents,
             **attributes,
         )  # fmt: skip
-        inner = frozenset("v" if name in _VECTORS else name for name in wanted)
+        inner = frozenset("v" if name in self.vectors else name for name in wanted)
 
         def finish(call: Any, found: dict[str, Any]) -> dict[str, Any]:
             if "v" in found:
@@ -255,20 +234,12 @@ class _LayerNormOperator(UnitOperator):
 
 
 class _LayerNormCall(CellCall):
-    """A checked call; the vectors become the cell's v.
-
-    Parameters
-    ----------
-    own : _LayerNormOperator
-        Which operator.
-    epsilon : float
-        A small number that is added to variances.
-    **options
-        As CellCall has them.
-    """
+    """A checked call of the operator `own`, whose vectors become the cell's v; for options see CellCall."""
 
     def __init__(self, asked: Asked, own: _LayerNormOperator, epsilon: float, **options: Any) -> None:
         self._own = own
+        if not epsilon > 0:
+            raise ValueError(f"{asked.operator}: epsilon is {epsilon}, expected a number > 0")
         super().__init__(
             asked,
             {"W": own.unit.rows, "R": own.unit.rows, "v": 0},
@@ -313,7 +284,7 @@ class _LayerNormCall(CellCall):
         return xp.concat([gamma[:, 0, :], gamma[:, 1, :], *last], axis=1)
 
     def parted(self, dv: Any, per_sample: bool | str) -> dict[str, Any]:
-        """The vectors' gradients from that of v, of one direction; a batch axis of samples comes first."""
+        """The vectors' gradients from v's, for one direction; a batch axis of samples comes first."""
         xp, H, split = self.xp, self.H, self._own.unit.rows * self.H
         axis = dv.ndim - 1
         shifts, rest = dv[..., 2 * split :], None
@@ -329,13 +300,6 @@ class _LayerNormCall(CellCall):
             return found
         lead = (dv.shape[0],) if per_sample else ()
         return found | {name: xp.reshape(found[name], (*lead, 2, split)) for name in ("gamma", "beta")}
-
-
-def _check_epsilon(operator: str, epsilon: Any) -> float:
-    number = check_number(operator, "epsilon", epsilon)
-    if not number > 0:
-        raise ValueError(f"{operator}: epsilon is {number}, expected a number > 0")
-    return number
 
 
 # --- the LSTM ----------------------------------------------------------------------------------------
@@ -401,7 +365,6 @@ def layer_norm_lstm(
     >>> layer_norm_lstm(X, W, R, None, gamma, beta, gamma_c, beta_c).H_all.shape
     (7, 1, 2, 5)
     """
-    epsilon = _check_epsilon("layer_norm_lstm", epsilon)
     return planned_call(_LSTM_OPERATOR.forward, locals())
 
 
@@ -453,7 +416,7 @@ def layer_norm_lstm_grad(
         \hat z = (z - \mu) / s, \quad s = \sqrt{\sigma^2 + \epsilon}, \quad
         dz = (d\hat z - \overline{d\hat z} - \hat z \odot \overline{d\hat z \odot \hat z}) / s
 
-    for each normalization, with means over its row; the rest is the LSTM's.
+    for each normalization, with means over a row. The rest is the LSTM's gradient.
 
     Examples
     --------
@@ -467,7 +430,6 @@ def layer_norm_lstm_grad(
     >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dgamma.shape
     (1, 2, 20)
     """
-    epsilon = _check_epsilon("layer_norm_lstm_grad", epsilon)
     return planned_call(_LSTM_OPERATOR.backward, locals())
 
 
@@ -529,7 +491,6 @@ def layer_norm_gru(
     >>> layer_norm_gru(X, W, R, None, np.ones((1, 2, 15)), np.zeros((1, 2, 15))).H_all.shape
     (7, 1, 2, 5)
     """
-    epsilon = _check_epsilon("layer_norm_gru", epsilon)
     return planned_call(_GRU_OPERATOR.forward, locals())
 
 
@@ -575,7 +536,7 @@ def layer_norm_gru_grad(
         \hat z = (z - \mu) / s, \quad s = \sqrt{\sigma^2 + \epsilon}, \quad
         dz = (d\hat z - \overline{d\hat z} - \hat z \odot \overline{d\hat z \odot \hat z}) / s
 
-    for each normalization, with means over its row; the rest is the GRU's.
+    for each normalization, with means over a row. The rest is the GRU's gradient.
 
     Examples
     --------
@@ -587,5 +548,4 @@ def layer_norm_gru_grad(
     >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dgamma.shape
     (1, 2, 15)
     """
-    epsilon = _check_epsilon("layer_norm_gru_grad", epsilon)
     return planned_call(_GRU_OPERATOR.backward, locals())

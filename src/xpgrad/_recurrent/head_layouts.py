@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xpgrad._operators.arguments import check_arrays, check_rank, check_shape
+from xpgrad._operators.arguments import check_arrays, check_choice, check_rank, check_shape
 from xpgrad._recurrent.cell_layouts import check_names
 
 __all__ = ["LAYOUTS", "convert_slstm"]
@@ -27,6 +27,8 @@ _GATES = 4
 
 def convert_slstm(parameters: Mapping[str, Any], source: str, target: str) -> dict[str, Any]:
     """The parameters of an sLSTM, or their gradients, in another layout; see `convert`."""
+    check_choice("convert", "source", source, LAYOUTS)
+    check_choice("convert", "target", target, LAYOUTS)
     given = {name: array for name, array in parameters.items() if array is not None}
     check_names(given, [name for name in _NAMES[source] if name], source)
     if not given:
