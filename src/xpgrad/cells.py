@@ -210,7 +210,7 @@ class Cell:
 
     def __reduce__(self) -> Any:
         options: dict[str, Any] = {"inputs": self.inputs, "heads": self.heads, "name": self.__name__}
-        return functools.partial(Cell, self.step, **self.blocks, **options), ()
+        return functools.partial(Cell, self.step, **(self.blocks | options)), ()
 
     def __copy__(self) -> Cell:
         return self
@@ -225,7 +225,7 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digits of the cell's formulas, products, blocks and states, the same in every process."""
+        """A hash of the cell's formulas, products, blocks and states, the same in every process."""
         plans = [plan._asdict() | {"stages": [stage[1:] for stage in plan.stages]} for plan in self.plans]
         about = self.text, plans, self.blocks, self.states, self.inputs, self.heads
         return hashlib.sha256(repr(about).encode()).hexdigest()[:16]

@@ -66,7 +66,7 @@ def softmax_cross_entropy(
     label_smoothing : float
         The s above, 0 to 1.
     out : array, optional
-        Where to put the result, an array of its shape and dtype.
+        Array for the result, of its shape and dtype.
 
     Returns
     -------
@@ -128,13 +128,7 @@ def softmax_cross_entropy_grad(
     ----------
     dY : array
         Cotangent of the loss, of its shape.
-    X, labels, weights : array
-        As in `softmax_cross_entropy`.
-    ignore_index : int, optional
-        As in `softmax_cross_entropy`.
-    reduction : {"mean", "sum", "none"}
-        As in `softmax_cross_entropy`.
-    label_smoothing : float
+    X, labels, weights, ignore_index, reduction, label_smoothing
         As in `softmax_cross_entropy`.
     out : array, optional
         Array for the result, of its shape and dtype; it may be X.
@@ -171,21 +165,13 @@ def softmax_cross_entropy_grad(
 
 
 class _CrossEntropy:
-    """A checked call: everything lifted, in shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
+    """A checked call with lifted arrays, in the shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
 
     @explained
     def __init__(
-        self,
-        operator: str,
-        X: Any,
-        labels: Any,
-        weights: Any,
-        ignore_index: Any,
-        reduction: Any,
-        label_smoothing: Any,
-        dY: Any = None,
-        out: Any = None,
-    ) -> None:
+        self, operator: str, X: Any, labels: Any, weights: Any, ignore_index: Any, reduction: Any,
+        label_smoothing: Any, dY: Any = None, out: Any = None,
+    ) -> None:  # fmt: skip
         self.operator, self.reduction = operator, reduction
         check_given(operator, {"X": X, "labels": labels} | ({"dY": dY} if operator.endswith("_grad") else {}))
         floats = {"X": X, "weights": weights, "dY": dY, "out": out}
@@ -236,7 +222,7 @@ class _CrossEntropy:
             self.label = self.number = self.counts = None
 
     def _take_numbers(self, labels: Any, ignore_index: Any) -> None:
-        """Which labels by class number count; checks that these are classes."""
+        """Read labels that are class numbers; check those that are not ignored."""
         xp, computation = self.xp, self.computation
         N, C, rest = self.rows
         label = computation.reshape(computation.lift_integers(labels), (N, 1, rest))
@@ -265,7 +251,7 @@ class _CrossEntropy:
             )
 
     def _denominator(self) -> Any:
-        """The mean's divisor: the sum of weights of the labels that count, or the number of samples."""
+        """The mean's divisor: the sum of the counted labels' weights, or the number of samples."""
         xp, (N, _, rest) = self.xp, self.rows
         one = xp.ones((1, 1, 1), dtype=self.x.dtype, device=device(self.x))
         if self.label is None or (self.weight is None and self.counts is None):
@@ -273,9 +259,8 @@ class _CrossEntropy:
         if self.weight is None:
             each = xp.astype(self.counts, self.x.dtype)
         else:
-            flat = xp.astype(
-                xp.reshape(self.label, (-1,)), xp.int64
-            )  # the only indices that all namespaces support
+            # the only indices that all namespaces support
+            flat = xp.astype(xp.reshape(self.label, (-1,)), xp.int64)
             each = xp.reshape(xp.take(xp.reshape(self.weight, (-1,)), flat, axis=0), (N, 1, rest))
             if self.counts is not None:
                 each = xp.where(self.counts, each, xp.zeros_like(each))
@@ -283,20 +268,18 @@ class _CrossEntropy:
 
     def loss(self, out: Any) -> Any:
         """The loss."""
-        with self.engine.quiet():
-            result = self.computation.reshape(self._loss(), self.loss_shape)
-        return self.computation.put(self.operator, result, out)
-
-    def _loss(self) -> Any:
         xp = self.xp
         operands = (self.x, self.probabilities, self.label, self.number, self.weight)
-        (losses,) = self.engine.over_rows(formulas.CROSS_ENTROPY, operands, self.numbers)
-        if self.counts is not None:
-            losses = xp.where(self.counts, losses, xp.zeros_like(losses))
-        if self.reduction == "none":
-            return losses
-        total = xp.reshape(xp.sum(losses), (1, 1, 1))
-        return total / self._denominator() if self.reduction == "mean" else total
+        with self.engine.quiet():
+            (result,) = self.engine.over_rows(formulas.CROSS_ENTROPY, operands, self.numbers)
+            if self.counts is not None:
+                result = xp.where(self.counts, result, xp.zeros_like(result))
+            if self.reduction != "none":
+                result = xp.reshape(xp.sum(result), (1, 1, 1))
+            if self.reduction == "mean":
+                result = result / self._denominator()
+            result = self.computation.reshape(result, self.loss_shape)
+        return self.computation.put(self.operator, result, out)
 
     def gradient(self, dY: Any, out: Any) -> Any:
         """The cotangent of the logits from the cotangent of the loss."""
@@ -354,7 +337,7 @@ def binary_cross_entropy_with_logits(
     reduction : {"mean", "sum", "none"}
         How the elements' losses are combined.
     out : array, optional
-        Where to put the result, an array of its shape and dtype.
+        Array for the result, of its shape and dtype.
 
     Returns
     -------
@@ -424,9 +407,7 @@ def binary_cross_entropy_with_logits_grad(
     ----------
     dY : array
         Cotangent of the loss, of its shape.
-    X, targets, weight, pos_weight : array
-        As in `binary_cross_entropy_with_logits`.
-    reduction : {"mean", "sum", "none"}
+    X, targets, weight, pos_weight, reduction
         As in `binary_cross_entropy_with_logits`.
     out : array, optional
         Array for the result, of its shape and dtype; it may be one of the inputs.
@@ -466,19 +447,15 @@ def binary_cross_entropy_with_logits_grad(
 
 
 _BINARY_FORMULA = Formula(activation_formulas.binary_cross_entropy)
+_WEIGHTS = ("weight", "pos_weight")
 _BINARY = ElementwiseKernel(
-    "binary_cross_entropy_with_logits",
-    ("X", "targets", "weight", "pos_weight"),
-    _BINARY_FORMULA,
-    "X",
-    ("weight", "pos_weight"),
-    ("weight", "pos_weight"),
+    "binary_cross_entropy_with_logits", ("X", "targets", *_WEIGHTS), _BINARY_FORMULA, "X", _WEIGHTS, _WEIGHTS
 )
 _BINARY_GRAD = ElementwiseKernel(
     "binary_cross_entropy_with_logits_grad",
-    ("dY", "X", "targets", "weight", "pos_weight"),
+    ("dY", "X", "targets", *_WEIGHTS),
     Formula(activation_formulas.binary_cross_entropy_pullback, {}, ("scale",)),
     "X",
-    ("dY", "weight", "pos_weight"),
-    ("dY", "weight", "pos_weight"),
+    ("dY", *_WEIGHTS),
+    ("dY", *_WEIGHTS),
 )

@@ -3,8 +3,9 @@
 An operation names its result, its inputs and its gradient. It can be checked, printed and called. A call
 computes only this gradient.
 
-References ---------- The operations follow AiDotNet's backward operations (``GradLSTMCellInputOp`` and
-similar), whose gradients were never written.
+References
+----------
+AiDotNet's backward operations (``GradLSTMCellInputOp`` and similar), whose gradients were never written.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class GradOperation:
     output_type: str
     output_shape: tuple[int, ...]
 
-    # For the whole class: its printed name, its inputs by number with the kernel's names, the kernel's
-    # operator, the number of gates, and the weights that each gradient depends on ("" is the default).
+    # Of each class: its printed name, its inputs by number with the kernel's names, the kernel's operator,
+    # the number of gates, and the weights that each gradient depends on ("" is the default).
     operation: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     kernel_names: ClassVar[tuple[str, ...]]
@@ -76,7 +77,7 @@ class GradOperation:
         self.input_ids, self.output_shape = tuple(self.input_ids), tuple(self.output_shape)
 
     def validate(self) -> Validation:
-        """Check the operation by itself.
+        """Check the operation.
 
         Returns
         -------
@@ -147,8 +148,7 @@ class GradOperation:
 
     def _before(self, arrays: dict[str, Any], optional: dict[str, Any]) -> None:
         """Raise ValueError for an invalid operation, TypeError for a missing array or a non-array."""
-        validation = self.validate()
-        if not validation:
+        if not (validation := self.validate()):
             raise ValueError(str(validation))
         check_given(self.operation, arrays)
         check_arrays(self.operation, arrays | optional)
@@ -190,9 +190,7 @@ class GradOperation:
         if self._kernel_name in ("X", "H", "C"):
             return gradient
         named = {self._kernel_name: gradient}
-        converted = convert(
-            self.operator, named, "onnx", "torch", linear_before_reset=1, gradients=True
-        )  # fmt: skip
+        converted = convert(self.operator, named, "onnx", "torch", linear_before_reset=1, gradients=True)
         torch = {"W_ih": "weight_ih", "W_hh": "weight_hh", "b_hh": "bias_hh"}
         return converted[torch.get(self.input_name, "bias_ih")]
 
@@ -203,18 +201,10 @@ class GradLSTMCellInputOp(GradOperation):
 
     Parameters
     ----------
-    hidden_size : int
-        H.
     input_index : int
         0 input, 1 h_prev, 2 c_prev, 3 W_ih, 4 W_hh, 5 bias.
-    output_id : int
-        The tensor that the operation makes.
-    input_ids : sequence of int
-        The tensors that it takes, at least two.
-    output_type : str
-        ``"Float16"``, ``"BFloat16"``, ``"Float32"`` or ``"Float64"``.
-    output_shape : sequence of int
-        Shape of the gradient.
+    hidden_size, output_id, input_ids, output_type, output_shape
+        See `GradOperation`; at least two tensors are inputs.
 
     See Also
     --------
@@ -306,18 +296,10 @@ class GradGRUCellInputOp(GradOperation):
 
     Parameters
     ----------
-    hidden_size : int
-        H.
     input_index : int
         0 input, 1 h_prev, 2 W_ih, 3 W_hh, 4 input bias, 5 recurrence bias.
-    output_id : int
-        The tensor that the operation makes.
-    input_ids : sequence of int
-        The tensors that it takes, at least two.
-    output_type : str
-        ``"Float16"``, ``"BFloat16"``, ``"Float32"`` or ``"Float64"``.
-    output_shape : sequence of int
-        Shape of the gradient.
+    hidden_size, output_id, input_ids, output_type, output_shape
+        See `GradOperation`; at least two tensors are inputs.
 
     See Also
     --------

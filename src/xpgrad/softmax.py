@@ -89,9 +89,7 @@ def softmax_grad(
         Cotangent of the output.
     Y : array, shape (...)
         The output of `softmax`.
-    axis : int
-        As in `softmax`.
-    flatten : bool
+    axis, flatten
         As in `softmax`.
     out : array, optional
         Array for the result, of its shape and dtype; it may be one of the inputs.
@@ -186,9 +184,7 @@ def log_softmax_grad(
         Cotangent of the output.
     Y : array, shape (...)
         The output of `log_softmax`.
-    axis : int
-        As in `log_softmax`.
-    flatten : bool
+    axis, flatten
         As in `log_softmax`.
     out : array, optional
         Array for the result, of its shape and dtype; it may be one of the inputs.
@@ -220,14 +216,9 @@ def log_softmax_grad(
 
 
 def _along(
-    operator: str,
-    formula: RowFormula,
-    names: Sequence[str],
-    arrays: Sequence[Any],
-    axis: int,
-    flatten: bool,
+    operator: str, formula: RowFormula, names: Sequence[str], arrays: Sequence[Any], axis: int, flatten: bool,
     out: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """The formula along an axis; the last array's shape is the result's."""
     if out is None and type(axis) is int and axis == -1 and flatten is False:
         engine = engines.agreed(arrays)
@@ -238,15 +229,10 @@ def _along(
 
 @explained
 def _checked(
-    operator: str,
-    formula: RowFormula,
-    names: Sequence[str],
-    arrays: Sequence[Any],
-    axis: int,
-    flatten: bool,
+    operator: str, formula: RowFormula, names: Sequence[str], arrays: Sequence[Any], axis: int, flatten: bool,
     out: Any,
-) -> Any:
-    """The formula along an axis, for unchecked arguments."""
+) -> Any:  # fmt: skip
+    """The formula along an axis, after the checks."""
     named = dict(zip(names, arrays, strict=True))
     check_given(operator, named)
     check_choice(operator, "flatten", flatten, (False, True))
