@@ -19,9 +19,9 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def explain(error: Exception) -> None:
-    """Add to a kernel's error, once, the call of `help` for the kernel: the message begins with its name.
+    """Add a note with the call of `help` to an error whose message begins with a kernel's name.
 
-    A name that is no public function's is a user's cell.
+    Any other name is the name of a user's cell.
     """
     operator = str(error.args[0] if error.args else "").partition(":")[0]
     name = operator if hasattr(sys.modules["xpgrad"], operator) else "Cell"
@@ -31,7 +31,7 @@ def explain(error: Exception) -> None:
 
 
 def explained(function: Callable) -> Callable:
-    """Add the public function's `help` to a function's ValueError and TypeError."""
+    """Apply `explain` to a function's ValueError and TypeError."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -45,21 +45,10 @@ def explained(function: Callable) -> Callable:
 
 
 def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any] | None = None) -> Any:
-    """Return the namespace that all given arrays share.
+    """Return the namespace that all given arrays share; TypeError if arrays do not agree.
 
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    floats : dict of str to array or None
-        Arrays by name; they must share one real floating-point dtype and one device. The first is not None.
-    integers : dict of str to array or None
-        Arrays that must be of an integer dtype, on any device.
-
-    Raises
-    ------
-    TypeError
-        If an argument is not an array, or does not agree with the others.
+    `floats` share one real floating-point dtype and one device; the first is not None. `integers` have an
+    integer dtype, on any device.
     """
     given = {name: array for name, array in floats.items() if array is not None}
     numbers = {name: array for name, array in (integers or {}).items() if array is not None}
@@ -67,7 +56,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     check_array(operator, leader, first)
     xp = array_api_compat.array_namespace(first)
     for name, array in (given | numbers).items():
-        if type(array) is type(first):  # the common, quick case: one type has one namespace
+        if type(array) is type(first):  # the usual case: one type has one namespace
             continue
         check_array(operator, name, array)
         other = array_api_compat.array_namespace(array)
@@ -105,7 +94,7 @@ def _floats_of(xp: Any) -> dict[str, Any]:
 
 
 def _place(array: Any) -> Any:
-    """The array's device; None if arrays have no device because their memory belongs to all devices."""
+    """The array's device; None for arrays in memory that all devices share."""
     try:
         return device(array)
     except AttributeError:
@@ -118,7 +107,7 @@ def _differ(device: Any, other: Any) -> bool:
 
 
 def check_array(operator: str, name: str, array: Any) -> None:
-    """Raise TypeError for a non-array, and for NumPy arrays with more than values, such as masks."""
+    """Raise TypeError for a non-array, and for NumPy's subclasses, whose masks or units would be lost."""
     kind = type(array)
     if kind is np.ndarray:
         return
@@ -272,14 +261,9 @@ def is_list(value: Any) -> bool:
 
 
 def check_integers(operator: str, name: str, values: Any, count: int | None = None) -> list[int]:
-    """Return integers of a sequence, or of an array of any namespace, as a list: `count` or any number.
+    """Return the integers of a sequence, or of an array of any namespace, as a list.
 
-    Raises
-    ------
-    ValueError
-        For another shape or another number of integers.
-    TypeError
-        For another type, or anything but integers in it.
+    TypeError for other types; ValueError unless they are `count` integers.
     """
     if array_api_compat.is_array_api_obj(values):
         check_array(operator, name, values)
@@ -307,22 +291,14 @@ def check_lengths_within(operator: str, name: str, lengths: Sequence[int], longe
 
 
 def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int]:
-    """The lengths of N sequences as a list.
-
-    Raises
-    ------
-    ValueError
-        Unless they are N lengths from 0 to T.
-    TypeError
-        If they are not integers in a sequence or an array.
-    """
+    """The lengths of N sequences, each from 0 to T, as a list."""
     lengths = check_integers(operator, "sequence_lens", sequence_lens, N)
     check_lengths_within(operator, "sequence_lens", lengths, T)
     return lengths
 
 
 def _shown(value: Any) -> str:
-    """A value for messages, in one short line."""
+    """A value in messages, in one short line."""
     shape = getattr(value, "shape", ())
     if array_api_compat.is_array_api_obj(value) and tuple(shape):
         return f"an array of shape {tuple(shape)}"
@@ -333,18 +309,9 @@ def _shown(value: Any) -> str:
 def check_wrt(
     operator: str, wrt: Iterable[str] | None, names: Sequence[str], given: dict[str, Any] | None = None
 ) -> frozenset[str]:
-    """Return the names of the arguments whose gradients are wanted.
+    """Return the names among `names` of the arguments whose gradients are wanted; None wants all.
 
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    wrt : iterable of str or None
-        None means all of `names` except arguments that are None in `given`.
-    names : sequence of str
-        The allowed names.
-    given : dict of str to array or None
-        Optional arguments, which have a gradient only if given.
+    Arguments in `given` have a gradient only if they are not None.
     """
     left_out = {name for name, array in (given or {}).items() if array is None}
     if wrt is None:

@@ -74,23 +74,9 @@ _SHOWN = "np.asarray([-1.0, 0.5])"  # X of the examples
 def formulas_of(
     activation: Activation, residual: str = "X", parameters: tuple[str, ...] = (), **fixed: float
 ) -> tuple[Formula, Formula]:
-    """The formulas of a function of the table: the value, and the gradient by one array.
+    """The formulas of a function of the table: the value, and the gradient by the residual X or Y.
 
-    Parameters
-    ----------
-    activation : Activation
-        The function.
-    residual : {"X", "Y"}
-        The array.
-    parameters : tuple of str
-        The parameters, of alpha and beta, that each call gives.
-    **fixed
-        The values of the other parameters.
-
-    Raises
-    ------
-    TypeError
-        If a parameter of the function has no value.
+    `parameters` are those of alpha and beta that each call gives, `fixed` the values of the others.
     """
     own = {"alpha": activation.alpha, "beta": activation.beta}
     for name, default in own.items():
@@ -106,22 +92,14 @@ def formulas_of(
 
 @dataclass(frozen=True)
 class DeclaredOperand:
-    """A further array, which broadcasts to X and has a gradient.
-
-    Parameters
-    ----------
-    about : str
-        Its description, for docstrings.
-    pullback : callable
-        The formula of each element's term of the gradient, which is the sum of these terms. Its operands are
-        named `d`, `x` and as the operators' arrays.
-    shown : float
-        Its value in examples and in the plot.
-    """
+    """Another array, which broadcasts to X and has a gradient."""
 
     about: str
+    """Its description, for docstrings."""
     pullback: Callable[..., tuple]
+    """Each element's term of the gradient, their sum; operands are `d`, `x` and the operators' arrays."""
     shown: float
+    """Its value in examples and in the plot."""
 
     @cached_property
     def formula(self) -> Formula:
@@ -137,21 +115,14 @@ class DeclaredOperand:
 
 
 class Attribute(NamedTuple):
-    """A number in the function's formulas, or a word that chooses between formulas.
-
-    Parameters
-    ----------
-    about : str
-        Its description, for docstrings.
-    check : callable, optional
-        ``check(operator, name, value)`` returns the number or raises; None for a word.
-    kind : str, optional
-        Its type, for the docstrings.
-    """
+    """A number in the function's formulas, or a word that chooses between formulas."""
 
     about: str
+    """Its description, for docstrings."""
     check: NumberCheck | None = check_number
+    """``check(operator, name, value)`` returns the number or raises; None for a word."""
     kind: str = "float"
+    """Its type, for docstrings."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +174,7 @@ class Declaration:
         """Raise TypeError if a parameter of a formula has no value."""
         numbers = [name for name, one in self.attributes.items() if one.check]
         for formula in self.formulas:
-            code = formula.function.__code__  # `inspect` takes a thousand times as long
+            code = formula.function.__code__  # `inspect` is a thousand times slower
             keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
             lacking = [n for n in keywords if n not in (*formula.constants, *formula.parameters)]
             if lacking or len(formula.parameters) != len(numbers):

@@ -17,9 +17,7 @@ class GradientRule(NamedTuple):
 
     gradient: Callable
     saved: tuple[str, ...] = ()  # outputs that the gradient takes
-    cotangents: Mapping[str, str] = MappingProxyType(
-        {"Y": "dY"}
-    )  # output -> the gradient's argument for its cotangent
+    cotangents: Mapping[str, str] = MappingProxyType({"Y": "dY"})  # output -> the cotangent's argument
 
 
 RULES: dict[Callable, GradientRule] = {}

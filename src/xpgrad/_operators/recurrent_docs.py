@@ -85,50 +85,31 @@ def recurrent_docstring(
     arguments: str | None = None,
     results: Sequence[str] = (),
 ) -> str:
-    """The docstring of an adapter's recurrent function.
+    """The docstring of an adapter's function with this name, for its signature.
 
-    Parameters
-    ----------
-    name : str
-        The function's name.
-    function : callable
-        The function; its signature has the arguments.
-    words : Words
-        The framework's words.
-    arguments : str, optional
-        The arguments of the example.
-    results : sequence of str, optional
-        The names of its results, by default the states.
+    `arguments` are the arguments of the example, `results` the names of its results, by default the states.
     """
     unit = declared_unit(name)
-    about = f"One step of `{unit.name}`, for a loop that you write."
+    about, example = f"One step of `{unit.name}`, for a loop that you write.", words.step
     if name == unit.name:
         about = f"{unit.title} as a differentiable function of {words.arrays}."
-    shown = ", ".join(results or unit.shown(name))
-    return about + _sections(name, inspect.signature(function), shown, arguments or unit.example(name), words)
-
-
-def _sections(name: str, signature: Signature, results: str, arguments: str, words: Words) -> str:
-    """The docstring after the first line."""
-    axes, unit = AXES[name], declared_unit(name)
-    example = words.sequence if "sequence_lens" in axes else words.step
-    return (_RECURRENT + example).format(
+        example = words.sequence
+    shown = tuple(results or unit.shown(name))
+    return about + (_RECURRENT + example).format(
         name=name,
         words=words,
-        parameters="\n".join(_parameters(name, signature, words)),
-        returns="\n".join(
-            f"{x} : {words.result}\n{indented(_meaning(x, name))}" for x in results.split(", ")
-        ),
+        parameters="\n".join(_parameters(name, inspect.signature(function), words)),
+        returns="\n".join(f"{x} : {words.result}\n{indented(_meaning(x, name))}" for x in shown),
         source=unit.source,
-        results=results,
-        arguments=arguments,
+        results=", ".join(shown),
+        arguments=arguments or unit.example(name),
         states=" = ".join(state.upper() for state in unit.states),
         rows=5 * unit.rows,
     )
 
 
 def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
-    """The section of a function's parameters; the attributes of xpgrad's function stand together."""
+    """The section of a function's parameters; the attributes of xpgrad's function are one entry."""
     axes, options = AXES[name], {**_OPTIONS, **words.options}
     unit = declared_unit(name)
     attributes = [x for x in signature.parameters if x not in axes and x not in options]

@@ -1,8 +1,8 @@
 """Resets within sequences: checked once, then a part of the lengths that operators get.
 
 Lengths and resets are one array (N, 1 + T) of integers: each sequence's length, and a 1 for each step with a
-reset before it. So everything that passes lengths to a kernel, to its program or to a framework's operator
-also passes resets. `_recurrent.timeline` applies them to the rows of a recurrence.
+reset before it. So any code that passes lengths to a kernel, to its program or to a framework's operator also
+passes resets. `_recurrent.timeline` applies them to the rows of a recurrence.
 """
 
 from __future__ import annotations
@@ -41,22 +41,8 @@ def are_booleans(operator: str, reset: Any) -> bool:
 
 
 def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) -> Any:
-    """The lengths with resets; the unchanged lengths if `reset` is None.
-
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    X : array
-        The input; its own errors are found later.
-    lengths : array, sequence of int or None
-        The length of each sequence.
-    reset : array of booleans or None
-        (T, N), in layout 1 (N, T).
-    layout : int
-        The call's layout.
-    """
-    if reset is None or getattr(X, "ndim", 0) != 3 or layout not in (0, 1):
+    """The lengths with resets (T, N), in layout 1 (N, T); unchanged if `reset` is None."""
+    if reset is None or getattr(X, "ndim", 0) != 3 or layout not in (0, 1):  # errors that are found later
         return lengths
     T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
     check_reset(operator, reset, are_booleans(operator, reset), T, N, layout)
@@ -69,12 +55,8 @@ def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) ->
     marks = _in_numpy(reset)
     if not marks.any():
         return lengths
-    own = (
-        np.full(N, T)
-        if lengths is None
-        else np.asarray(check_lengths(operator, lengths, N, T), dtype=np.int64)
-    )
-    return joined(np, own, marks if layout else marks.T)
+    own = [T] * N if lengths is None else check_lengths(operator, lengths, N, T)
+    return joined(np, np.asarray(own, dtype=np.int64), marks if layout else marks.T)
 
 
 def joined(xp: Any, lengths: Any, reset: Any) -> Any:
@@ -84,13 +66,7 @@ def joined(xp: Any, lengths: Any, reset: Any) -> Any:
 
 
 def check_with_resets(operator: str, lengths: Any, N: int, T: int) -> Any:
-    """Lengths with resets as a NumPy array; unchanged if they are traced.
-
-    Raises
-    ------
-    ValueError
-        If their shape is not (N, 1 + T), or a length is not from 0 to T.
-    """
+    """Lengths (N, 1 + T) with resets as a NumPy array; unchanged if they are traced."""
     check_shape(operator, "sequence_lens", lengths, "N, 1 + T", (N, 1 + T))
     if engines.is_traced(lengths):
         return lengths

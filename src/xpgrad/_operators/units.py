@@ -30,20 +30,12 @@ _COMMON = {
 
 
 class UnitArray(NamedTuple):
-    """An array besides X, W, R, B, the lengths and the states.
-
-    Parameters
-    ----------
-    axes : str
-        Its axes, as in `AXES`.
-    about : str
-        Its description for docstrings, with a field for its shape.
-    has_gradient : bool
-        Whether it has a gradient.
-    """
+    """An array besides X, W, R, B, the lengths and the states."""
 
     axes: str
+    """Its axes, as in `AXES`."""
     about: str
+    """Its description for docstrings, with a field for its shape."""
     has_gradient: bool = True
 
 

@@ -58,22 +58,14 @@ RULES.update(_OTHERS)
 
 
 class _Arguments(NamedTuple):
-    """The arguments of a kernel and of its gradient.
-
-    Parameters
-    ----------
-    signature : inspect.Signature
-        The kernel's.
-    shared : frozenset of str
-        Arguments of both. `out` belongs only to the kernel: if the gradient overwrote it, a pullback would
-        work only once.
-    gradient_only : frozenset of str
-        Arguments of only the gradient, except cotangents and the kernel's saved outputs.
-    """
+    """The arguments of a kernel and of its gradient."""
 
     signature: inspect.Signature
+    """The kernel's signature."""
     shared: frozenset[str]
+    """The arguments of both, without `out`: a gradient that overwrote it would make a pullback valid once."""
     gradient_only: frozenset[str]
+    """The gradient's other arguments, except cotangents and the kernel's saved outputs."""
 
 
 _ADAPTERS = {
@@ -101,7 +93,7 @@ def rule_of(fn: Any) -> GradientRule:
     return rule
 
 
-@functools.lru_cache(maxsize=256)  # a signature is computed anew at each request
+@functools.lru_cache(maxsize=256)  # a signature is computed at each request
 def _arguments_of(fn: Callable) -> _Arguments:
     rule, signature = rule_of(fn), inspect.signature(fn)
     forward, taken = set(signature.parameters), set(inspect.signature(rule.gradient).parameters)
@@ -122,8 +114,8 @@ def _as_they_are(lengths: Any) -> Any:
     return copy.copy(lengths)
 
 
-# --- for type checkers: a kernel's parameters and result identify it ----------------------------------------
-
+# --- for type checkers: a kernel's result, or its parameters, identify it
+# ------------------------------------
 
 _Wrt: TypeAlias = Wanted[MaybeNone] | None
 
