@@ -1,12 +1,8 @@
 r"""The GRU with an attentional update gate, AUGRU: `augru` and its gradient.
 
-One step, gates z r h, with the step's attention a::
-
-    z = (1 - a) sigmoid(W_z x + R_z h' + b_z)        r = sigmoid(W_r x + R_r h' + b_r)
-    n = tanh(W_h x + R_h (r h') + b_h)               or tanh(W_h x + w_h + r (R_h h' + u_h))
-    h = z h' + (1 - z) n
-
-With an attention of 0 it is the GRU; with 1 nothing of the state is kept. It is a cell (`xpgrad.Cell`).
+The operator is a cell (`xpgrad.Cell`): this module has the step, and reverse mode finds its pullback. The
+docstring of `augru` has the equations, for reset before the product; with ``linear_before_reset=1`` n is
+tanh(W_h x + w_h + r (R_h h' + u_h)).
 
 References
 ----------

@@ -1,22 +1,12 @@
-r"""The GRU over sequences: `gru` and, beside it, its gradient `gru_grad`.
+r"""The GRU over sequences, `gru`, its gradient `gru_grad`, and the single step.
 
-One step, with two activations (by default sigmoid and tanh); v and w are the recurrence and the input bias::
+The docstrings of `gru` and `gru_grad` have the equations, with reset after (linear_before_reset = 1) and
+reset before the product. Gates have ONNX's order z r h; the candidate n is ONNX's h; gate and candidate are
+ONNX's activations f and g. x is the step's input, h' the state before it, w and v the input and the
+recurrence bias; `clip` bounds the pre-activations. In the backward pass dh is the cotangent of h, and so on;
+a, b, c are the cotangents of the pre-activations of z, r and n.
 
-    z = gate(W_z x + R_z h' + v_z + w_z)                         the update gate
-    r = gate(W_r x + R_r h' + v_r + w_r)                         the reset gate
-    n = candidate(W_n x + w_n + r (R_n h' + v_n))                reset after: linear_before_reset = 1
-    n = candidate(W_n x + w_n + R_n (r h') + v_n)                reset before: linear_before_reset = 0
-    h = (1 - z) n + z h'
-
-ONNX calls the activations f and g, and the candidate's block h: the operators' order is z r h. x is the
-step's input, h' the state before it; `clip` bounds the pre-activations. In the backward pass dh is the
-cotangent of h, and so on; a, b, c are the cotangents of the pre-activations of z, r and n::
-
-    a = gate'(z) dh (h' - n)    c = candidate'(n) dh (1 - z)
-    reset after:    b = gate'(r) c (R_n h' + v_n)     dh' = dh z + R_z^T a + R_r^T b + R_n^T (c r)
-    reset before:   b = gate'(r) h' (R_n^T c)         dh' = dh z + R_z^T a + R_r^T b + r (R_n^T c)
-
-So the loop has one product with reset after (of a, b and c r at once), and two with reset before. The
+The loop has one product with reset after (with a, b and c r at once), and two with reset before. The
 cotangent of the reset gate needs R_n h', which is rebuilt for all steps at once before the loop. After the
 loop dX, dW, dR and db are single products: the input side takes a, b, c; the recurrent side takes a, b and c
 r (reset after), or a, b, and c with the input r h' (reset before).

@@ -1,15 +1,8 @@
 r"""GRU-D, for series with missing values and uneven time gaps: `gru_d` and its gradient.
 
-With the mask m (1 where a value was observed), the time gap d since each variable's last observation, and x'
-the last observed value, before the first one the mean::
-
-    g = exp(-max(0, w d + b))               xhat = m x + (1 - m) (g x' + (1 - g) mean)
-    k = exp(-max(0, V d + c))               hk = k h'
-    z = sigmoid(W_z [xhat, m] + R_z hk + b_z)        r = sigmoid(W_r [xhat, m] + R_r hk + b_r)
-    n = tanh(W_h [xhat, m] + R_h (r hk) + b_h)       h = (1 - z) hk + z n
-
-It is two cells (`xpgrad.Cell`) one behind the other: the first carries x' - mean and fills gaps, the second
-is the GRU with a state that decays. So lengths, directions and resets hold for the last observation too.
+The docstring of `gru_d` has the equations. The operator consists of two cells (`xpgrad.Cell`): the first
+carries the last observed value less the mean, and fills gaps; the second is the GRU with a state that decays.
+So lengths, directions and resets apply to the last observation too.
 
 References
 ----------

@@ -1,22 +1,10 @@
 r"""Recurrent networks with layer normalization: `layer_norm_lstm`, `layer_norm_gru`, and their gradients.
 
-One step of the LSTM, gates i o f c, with LN(z; g, s) = g (z - mean(z)) / sqrt(variance(z) + epsilon) + s over
-all gates of a product together, and the biased variance::
-
-    z = LN(W x; gamma_0, beta_0) + LN(R h'; gamma_1, beta_1) + b
-    c = f(z_f) c' + f(z_i) g(z_c)
-    h = f(z_o) h(LN(c; gamma_c, beta_c))
-
-and of the GRU, gates z r h::
-
-    a = LN(W x; gamma_0, beta_0) + w        p = LN(R h'; gamma_1, beta_1) + u
-    z = f(a_z + p_z)        r = f(a_r + p_r)        n = g(a_n + r p_n)
-    h = (1 - z) n + z h'
-
-Both are cells (`xpgrad.Cell`): this module has the step, its pullback comes from reverse mode, and the loops
-are those of all recurrent operators. Biases and shifts that are added to the same values are one vector of
-the cell. The gates' slopes come from the saved gates. With `clip`, and with activations whose output does not
-determine the slope, the pre-activations are rebuilt from the saved normalized products.
+Their docstrings have the equations, with LN(z; g, s) = g (z - mean(z)) / sqrt(variance(z) + epsilon) + s over
+all gates of a product together, and the biased variance. Both are cells (`xpgrad.Cell`): this module has the
+steps, and reverse mode finds their pullbacks. Biases and shifts that are added to the same values are one
+vector of the cell. The gates' slopes come from the saved gates. With `clip`, and with activations whose
+output does not determine the slope, the pre-activations are rebuilt from the saved normalized products.
 
 References
 ----------

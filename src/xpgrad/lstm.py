@@ -1,27 +1,13 @@
-r"""The LSTM over sequences: `lstm` and, beside it, its gradient `lstm_grad`.
+r"""The LSTM over sequences, `lstm`, its gradient `lstm_grad`, and the single step.
 
-One step, with :math:`\odot` the elementwise product, three activations (by default sigmoid, tanh, tanh), and
-z the gates' pre-activations::
+The docstrings of `lstm` and `lstm_grad` have the equations. In the code z are the gates' pre-activations, and
+gates have ONNX's order i o f c. The candidate g is ONNX's c; gate, candidate and output are ONNX's
+activations f, g and h. x is the step's input (the operand `x` of a plan is W x), h' and c' the states before
+it, b the sum of both biases, P the peepholes; `clip` bounds the z. In the backward pass dx is the cotangent
+of x, and so on.
 
-    z_i = W_i x + R_i h' + b_i + P_i c'      i = gate(z_i)
-    z_f = W_f x + R_f h' + b_f + P_f c'      f = gate(z_f)      input_forget: f = 1 - i
-    z_g = W_g x + R_g h' + b_g               g = candidate(z_g)
-                                             c = f c' + i g
-    z_o = W_o x + R_o h' + b_o + P_o c       o = gate(z_o)
-                                             h = o output(c)
-
-ONNX calls the activations f, g and h, and the candidate's block c: the operators' order is i o f c. x is
-the step's input (the operand `x` of a plan is W x), h' and c' the states before it, b the sum of both
-biases, P the peepholes; `clip` bounds the z.
-In the backward pass dx is the cotangent of x, and so on::
-
-    dh += the cotangent from the step after      do = dh output(c)    dz_o = gate'(z_o) do
-    dc += dh o output'(c) + P_o dz_o
-    di = dc g    df = dc c'    dg = dc i     dz = the activation's slope times each
-    dc' = dc f + P_i dz_i + P_f dz_f         dh' = R^T dz
-
-The rest needs no recurrence: W x is computed before the loop, and after it dX = dZ W, dW = dZ^T X,
-dR = dZ^T H', db = the sum of dZ, for all steps at once.
+W x is one product before the loop. After it follow dX = dZ W, dW = dZ^T X, dR = dZ^T H' and db, the sum of
+dZ, for all steps at once.
 
 References
 ----------
@@ -100,9 +86,9 @@ class LSTMGrads(NamedTuple, Generic[AnyArray]):
 #
 # The parameters are the operands, then the constants. An operand with a block for each gate is a tuple; zi
 # is the block of z for the gate i. z and r are the gates' input and recurrent products; in the pullback z
-# is their sum, rebuilt if clip or an activation needs it. b and p are biases and peepholes, `share` is how
-# much of the old cell state zoneout keeps. dy and dc_all are cotangents of the states as outputs; dh and dc
-# come from the step after.
+# is their sum, rebuilt if clip or an activation needs it. b and p are biases and peepholes, `share` is the
+# share of the old cell state that zoneout keeps. dy and dc_all are cotangents of the states as outputs; dh
+# and dc come from the step after.
 
 
 def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
@@ -115,7 +101,7 @@ def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
 
 
 def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
-    """The rebuilt pre-activation, or else the output, which determines the slope as well."""
+    """The rebuilt pre-activation; if it was not rebuilt, the output, which then determines the slope."""
     if z is None:
         return y
     return _pre_activation(xp, z, b, p, c)
@@ -139,7 +125,7 @@ def _lstm_step(
 
 
 def _lstm_made(xp: Any, gates: Any, c: Any, c_prev: Any, share: Any, *, output: Any) -> tuple:
-    """Cell state and output of the step's gates, before zoneout and projection."""
+    """Cell state and output from the step's gates, before zoneout and projection."""
     i, o, f, g = gates
     if share is not None:
         c = f * c_prev + i * g
@@ -161,7 +147,7 @@ def _lstm_step_pullback(
     if dc_all is not None:
         dc = dc + dc_all
     if share is not None:
-        c = f * c_prev + i * g  # what the step made
+        c = f * c_prev + i * g  # the step's cell state, before zoneout
         passed = share * dc
         dc = (1 - share) * dc
     y = activate(xp, output, c, None)
@@ -224,7 +210,7 @@ def _backward(
     rebuild = call.needs_pre_activations(direction.activations[:2])  # the output activation reads C
     formula = Formula(_lstm_step_pullback, _constants(call, direction, input_forget) | {"full": full})
     share = Operand(call.wrapped("zoneout_c", direction))
-    # zoneout hides the cell state that a step made from the gradient of P, a projection its output from dS
+    # dP needs the cell state before zoneout, dS the output before the projection
     hidden = [name for name in ("P", "S") if name in wanted and (name == "S" or share.rows is not None)]
     made = Formula(_lstm_made, {"output": direction.activations[2]})
     again = [stage(made, "gates after1 before1 share", "made_P made_S")] if hidden else []
@@ -269,7 +255,7 @@ def _add_peepholes(back: BackwardLoop, chunk: Chunk, d: Any) -> None:
 
 
 def _add_projection(back: BackwardLoop, chunk: Chunk, d: Any) -> None:
-    """dS: see `hidden_state`."""
+    """dS; see `hidden_state`."""
     if back.hidden is not None:
         back.hidden.add_projection(back, chunk, back.local_rows("made_S", chunk))
 

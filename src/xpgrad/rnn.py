@@ -1,16 +1,9 @@
-r"""The plain recurrent network (Elman's) over sequences: `rnn` and, beside it, its gradient `rnn_grad`.
+r"""The plain recurrent network (Elman's) over sequences, `rnn`, its gradient `rnn_grad`, and the single step.
 
-One step, with f the activation (by default tanh)::
-
-    z = W x + R h' + b        h = f(z)
-
-x is the step's input, h' the state before it, b the sum of both biases; `clip` bounds z. In the backward pass
-dx is the cotangent of x, and so on::
-
-    dh += the cotangent from the step after        dz = f'(z) dh        dh' = R^T dz
-
-The rest needs no recurrence: W x is computed before the loop, and after it dX = dZ W, dW = dZ^T X, dR = dZ^T
-H', db = the sum of dZ, for all steps at once.
+The docstrings of `rnn` and `rnn_grad` have the equations. z is the pre-activation, bounded by `clip`, x the
+step's input, h' the state before it, b the sum of both biases. In the backward pass dx is the cotangent of x,
+and so on. W x is one product before the loop. After it follow dX = dZ W, dW = dZ^T X, dR = dZ^T H' and db,
+the sum of dZ, for all steps at once.
 
 References
 ----------

@@ -1,17 +1,10 @@
 r"""The sLSTM of xLSTM: `slstm` and its gradient.
 
-One step has the gates i f z o; i is an exponential. The states are the output h, the cell c, its normalizer
-n, and the stabilizer m, which keeps the exponentials in range::
-
-    l = log sigmoid(z_f), or z_f                     with pre-activations z_g = W_g x + R_g h' + b_g
-    m = max(l + m', z_i);   z_i where n' = 0
-    i = exp(z_i - m)        f = exp(l + m' - m)
-    c = f c' + i tanh(z_z)  n = f n' + i
-    h = sigmoid(z_o) c / n
-
-R is block-diagonal: head j of h' reaches only head j of the gates. c / n does not depend on m, so the
-output's cotangent passes nothing to m; the cotangents of c, n and m do. The operator is a cell
-(`xpgrad.Cell`): this module has the step, and reverse mode finds its pullback.
+The docstring of `slstm` has the equations. The states are the output h, the cell c, its normalizer n, and the
+stabilizer m, which keeps the exponentials of the gates i and f in range. R is block-diagonal: head j of h'
+reaches only head j of the gates. c / n does not depend on m, so the output's cotangent passes nothing to m;
+the cotangents of c, n and m do. The operator is a cell (`xpgrad.Cell`): this module has the step, and reverse
+mode finds its pullback.
 
 References
 ----------

@@ -127,48 +127,34 @@ class Attribute(NamedTuple):
 
 @dataclass(frozen=True)
 class Declaration:
-    """An elementwise function of X and its gradient.
-
-    Parameters
-    ----------
-    name : str
-        The forward's public name.
-    formulas : tuple of Formula
-        The value, from X and the operands; and X's gradient, from dY, the residual and the operands.
-    summary, equation, slope, source : str
-        For docstrings and pages; `slope` is the gradient's equation.
-    examples : tuple of str
-        The results for X = [-1, 0.5], without and with the gradient, for dY = [1, 2].
-    residual : {"X", "Y"}
-        The array that the gradient takes besides the cotangent.
-    operands : mapping of str to DeclaredOperand, optional
-        The other arrays, in their order.
-    attributes : mapping of str to Attribute, optional
-        The other arguments; numbers in the order of the formulas' parameters.
-    kinks : tuple of float, optional
-        The places where the derivative jumps.
-    shown : mapping of str to float, optional
-        Attributes in the plot, if the defaults show little.
-    onnx : str, optional
-        ONNX's operator, followed by the function's attributes that it has: "Selu alpha gamma".
-    torch : str, optional
-        The name of its module in PyTorch, or in `xpgrad_torch` if PyTorch has none.
-    """
+    """An elementwise function of X and its gradient."""
 
     name: str
+    """The forward's public name."""
     formulas: tuple[Formula, Formula]
+    """The value, from X and the operands; and X's gradient, from dY, the residual and the operands."""
     summary: str
     equation: str
     slope: str
+    """The gradient's equation."""
     source: str
+    """The source of the equations; these four are for docstrings and pages."""
     examples: tuple[str, str]
+    """The results for X = [-1, 0.5], without and with the gradient, for dY = [1, 2]."""
     residual: str = "X"
+    """The array, X or Y, that the gradient takes besides the cotangent."""
     operands: Mapping[str, DeclaredOperand] = field(default_factory=dict)
+    """The other arrays, in their order."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    """The other arguments; numbers in the order of the formulas' parameters."""
     kinks: tuple[float, ...] = ()
+    """The places where the derivative jumps."""
     shown: Mapping[str, float] = field(default_factory=dict)
+    """Attributes in the plot, if the defaults show little."""
     onnx: str = ""
+    """ONNX's operator, followed by the function's attributes that it has: "Selu alpha gamma"."""
     torch: str | None = None
+    """The name of its module in PyTorch, or in `xpgrad_torch` if PyTorch has none."""
 
     def __post_init__(self) -> None:
         """Raise TypeError if a parameter of a formula has no value."""

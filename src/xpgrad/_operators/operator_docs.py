@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xpgrad._operators.axes import gradient_name
@@ -53,9 +53,10 @@ _KINDS = {
     "layout": "{0, 1}",
     "reset": "array of booleans, shape (T, N), optional",
     "per_sample": 'bool or "norm"',
+    "sample_weight": "array, shape (N,), optional",
     "wrt": "iterable of str, optional",
 }
-_FORWARD_ONLY = ("per_sample", "sample_weight", "wrt")  # arguments that are described for each function
+_GRADIENT_ONLY = ("per_sample", "sample_weight", "wrt")
 
 
 class _Entry(NamedTuple):
@@ -80,33 +81,33 @@ class _Writer:
     def __init__(self, unit: Unit, function: Any) -> None:
         self._unit, self._function = unit, function
         self._name = function.__name__.removesuffix("_grad")
-        self._is_gradient = function.__name__ != self._name
-        self._is_step = self._name != unit.name
-        self._axes = unit.step_axes if self._is_step else unit.axes
+        self._is_gradient, self._is_step = function.__name__ != self._name, self._name != unit.name
         self._result = function.__globals__[function.__annotations__["return"].partition("[")[0]]
         self._parameters = inspect.signature(function).parameters
+        self._axes, self._saved, self._graded = unit.axes, tuple(unit.saved), unit.graded
+        if self._is_step:
+            self._axes, self._saved, self._graded = (
+                unit.step_axes,
+                tuple(unit.step_saved),
+                unit.step_arguments,
+            )
 
     def write(self) -> None:
-        unit, name = self._unit, self._name
         intro, sections = _sections(self._function.__doc__)
         described = self._of_gradient() if self._is_gradient else self._of_forward()
         sections["Parameters"] = _joined(sections.get("Parameters", ""), described, self._parameters)
         fields = ", ".join(self._result._fields) + ("," if len(self._result._fields) == 1 else "")
-        saved = unit.step_saved if self._is_step else unit.saved
         if self._is_gradient:
-            about, seen, wrong = (
-                ", None for those not asked for.",
-                f"{name} : The forward.",
-                ", attribute or name",
-            )
+            about, wrong = ", None for those not asked for.", ", attribute or name"
+            other = f"{self._name} : The forward."
         else:
-            numbers = "" if self._is_step else f": {unit.numbers_saved()} numbers per step and sequence"
-            about = f". `{name}_grad` takes {_in_words(saved)}{numbers}."
-            seen, wrong = f"{name}_grad : The gradient.", " or attribute"
+            numbers = "" if self._is_step else f": {self._unit.numbers_saved()} numbers per step and sequence"
+            about, wrong = f". `{self._name}_grad` takes {_in_words(self._saved)}{numbers}.", " or attribute"
+            other = f"{self._name}_grad : The gradient."
         sections["Returns"] = f"{self._result.__name__}\n{indented(f'``({fields})``{about}')}"
         sections["Raises"] = _RAISES.format(wrong if self._is_step else f", length{wrong}")
-        seen = f"{seen}\nvjp : Forward and gradient in one call."
-        sections["See Also"] = f"{seen}\n{sections.get('See Also', '')}".rstrip()
+        also = [other, "vjp : Forward and gradient in one call.", sections.get("See Also", "")]
+        sections["See Also"] = "\n".join(filter(None, also))
         self._function.__doc__ = _text(intro, sections)
         intro, sections = _sections(self._result.__doc__)
         described = self._gradients() if self._is_gradient else self._results()
@@ -117,14 +118,14 @@ class _Writer:
         """The arguments of a forward."""
         for name in self._parameters:
             if name in self._axes:
-                text = _TEXTS.get(name, "") if not self._is_step else ""
-                yield self._array(name, text or self._about(name))
+                text = "" if self._is_step else _TEXTS.get(name, "")
+                yield self._array([name], text or self._about(name))
         if self._is_step:
             options = tuple(name for name in self._parameters if name not in self._axes)
             yield _Entry(options, "", f"As for one direction of `{self._unit.name}`, with its equations.")
             return
         for names, text in _TEXTS.items():
-            if names not in self._axes and names not in _FORWARD_ONLY:
+            if names not in self._axes and names not in _GRADIENT_ONLY:
                 yield _Entry(tuple(names.split(", ")), _KINDS[names], text)
 
     def _about(self, name: str) -> str:
@@ -136,69 +137,55 @@ class _Writer:
             text += ' D is 2 for ``direction="bidirectional"``, else 1.'
         return text + (" It has no gradient." if name in unit.constants else "")
 
-    def _array(self, name: str, text: str, names: Iterable[str] = ()) -> _Entry:
-        """One array with its shape; `names` are all arrays of a common description."""
-        own = tuple(names) or (name,)
-        shapes = [shape_text(self._axes[key]) for key in own]
-        kind = _KINDS.get(name) or f"array, shape {shapes[0]}"
-        if len({*shapes}) > 1:
-            kind = f"array, shapes {', '.join(shapes)}"
-        parameter = self._parameters.get(name)
-        if not (name in _KINDS or self._is_gradient or parameter is None) and parameter.default is None:
+    def _array(self, names: Sequence[str], text: str) -> _Entry:
+        """Arrays with their shapes and a common description."""
+        shapes = [shape_text(self._axes[name]) for name in names]
+        kind = f"array, shape {shapes[0]}" if len({*shapes}) == 1 else f"array, shapes {', '.join(shapes)}"
+        parameter = None if self._is_gradient else self._parameters.get(names[0])
+        if parameter is not None and parameter.default is None:
             kind += ", optional"
-        return _Entry(own, kind, text)
+        return _Entry(tuple(names), _KINDS.get(names[0], kind), text)
 
     def _of_gradient(self) -> Iterator[_Entry]:
         """The arguments of a gradient."""
-        unit, theirs = self._unit, f"The arguments of `{self._name}`."
-        saved = unit.step_saved if self._is_step else unit.saved
-        shared = list(inspect.signature(unit.functions[self._name]).parameters)
-        arrays = [name for name in shared if name in self._axes]
-        yield _Entry(tuple(arrays), "", theirs)
-        yield _Entry(tuple(name for name in shared if name not in arrays), "", theirs)
-        yield self._array(
-            next(iter(saved)), f"{'Results' if len(saved) > 1 else 'Result'} of `{self._name}`.", saved
-        )
-        for output, name in (unit.step_cotangents if self._is_step else unit.cotangents).items():
+        theirs, one = f"The arguments of `{self._name}`.", "sample" if self._is_step else "sequence"
+        shared = inspect.signature(self._unit.functions[self._name]).parameters
+        yield _Entry(tuple(name for name in shared if name in self._axes), "", theirs)
+        yield _Entry(tuple(name for name in shared if name not in self._axes), "", theirs)
+        yield self._array(self._saved, f"Result{'s' * (len(self._saved) > 1)} of `{self._name}`.")
+        cotangents = self._unit.step_cotangents if self._is_step else self._unit.cotangents
+        for output, name in cotangents.items():
             end = " Ignored past a sequence's end." if output.endswith("_all") else ""
-            shape = shape_text(self._axes[output])
-            yield _Entry(
-                (name,), f"array, shape {shape}, optional", f"Cotangent of {output}; zero by default.{end}"
-            )
-        graded = unit.step_arguments if self._is_step else unit.graded
-        fields = {
-            "one": "sample" if self._is_step else "sequence",
-            "norms": "(N,)" if self._is_step else "(N, D)",
-            "graded": ", ".join(f'"{name}"' for name in graded),
-        }
-        for name in _FORWARD_ONLY:
-            kind = _KINDS.get(name, "array, shape (N,), optional")
-            yield _Entry((name,), kind, _TEXTS[name].format(**fields))
+            kind = f"array, shape {shape_text(self._axes[output])}, optional"
+            yield _Entry((name,), kind, f"Cotangent of {output}; zero by default.{end}")
+        norms, graded = "(N,)" if self._is_step else "(N, D)", ", ".join(f'"{x}"' for x in self._graded)
+        for name in _GRADIENT_ONLY:
+            yield _Entry((name,), _KINDS[name], _TEXTS[name].format(one=one, norms=norms, graded=graded))
 
     def _results(self) -> Iterator[_Entry]:
-        """What a forward returns, except arrays that only the gradient needs."""
+        """The results of a forward, except arrays that only the gradient needs."""
         for name in self._result._fields:
             if name not in self._unit.kept:
-                yield self._array(name, self._unit.about(name).replace(", {}", ""))
+                yield self._array([name], self._unit.about(name).replace(", {}", ""))
 
     def _gradients(self) -> Iterator[_Entry]:
-        """What a gradient returns."""
-        unit = self._unit
-        graded = unit.step_arguments if self._is_step else unit.graded
-        parameters = [name for name in graded if "N" not in self._axes[name].split()]
-        states = [name for name in graded if name not in parameters and name not in ("X", *unit.inputs)]
-        note = 'they have a batch axis in front; with ``"norm"`` they are norms, (N,).'
-        if not self._is_step:
-            note = 'they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms, (N, D).'
-        past = "." if self._is_step else "; 0 past a sequence's end."
+        """The results of a gradient."""
+        inputs = self._unit.inputs
+        parameters = [name for name in self._graded if "N" not in self._axes[name].split()]
+        states = [name for name in self._graded if name not in (*parameters, "X", *inputs)]
+        norms, past = (
+            'front, (N, D, ...); with ``"norm"`` they are norms, (N, D).',
+            "; 0 past a sequence's end.",
+        )
+        if self._is_step:
+            norms, past = 'front; with ``"norm"`` they are norms, (N,).', "."
         for names, text in (
             (["X"], f"Of the input{past}"),
-            (states, "Of the states before the step." if self._is_step else "Of the initial states."),
-            (parameters, f"Of the parameters. With ``per_sample=True`` {note}"),
-            *(([name], f"Of the {name}{past}") for name in unit.inputs),
+            (states, f"Of the {'states before the step' if self._is_step else 'initial states'}."),
+            (parameters, f"Of the parameters. With ``per_sample=True`` they have a batch axis in {norms}"),
+            *(([name], f"Of the {name}{past}") for name in inputs),
         ):
-            if names:
-                yield self._array(names[0], text, names)._replace(names=tuple(map(gradient_name, names)))
+            yield self._array(names, text)._replace(names=tuple(map(gradient_name, names)))
 
 
 def _sections(text: str) -> tuple[str, dict[str, str]]:
@@ -209,7 +196,7 @@ def _sections(text: str) -> tuple[str, dict[str, str]]:
 
 def _text(intro: str, sections: dict[str, str]) -> str:
     """A docstring of these sections, in numpydoc's order."""
-    order = ("Parameters", "Returns", "Raises", "See Also", "Notes", "Examples")
+    order = ("Parameters", "Returns", "Raises", "See Also", "Notes", "References", "Examples")
     titled = [f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in order if title in sections]
     return "\n\n".join([intro, *titled]) + "\n"
 
@@ -217,14 +204,10 @@ def _text(intro: str, sections: dict[str, str]) -> str:
 def _joined(own: str, added: Iterable[_Entry], names: Iterable[str]) -> str:
     """The descriptions that a file has, and those of the other names that need one, in the order of names."""
     place = {name: number for number, name in enumerate(names)}
-    written = {
-        re.split(r"[,\s]", entry, maxsplit=1)[0]: entry for entry in re.split(r"\n(?=\S)", own) if entry
-    }
-    known = {
-        name
-        for entry in written.values()
-        for name in entry.partition("\n")[0].partition(" : ")[0].split(", ")
-    }
+    entries = [entry for entry in re.split(r"\n(?=\S)", own) if entry]
+    heads = [re.split(" : |\n", entry)[0].split(", ") for entry in entries]
+    written = {head[0]: entry for head, entry in zip(heads, entries, strict=True)}
+    known = {name for head in heads for name in head}
     for entry in added:
         lacking = tuple(name for name in entry.names if name in place and name not in known)
         if lacking:

@@ -38,35 +38,29 @@ else:
 __all__ = ["A", "AnyArray", "Array", "Lengths", "MaybeNone", "Wanted", "array_arguments", "result_type"]
 
 
-class Array(Protocol[A_co]):
+class _Shaped(Protocol):
+    @property
+    def shape(self) -> Any:
+        """The sizes of its axes."""
+
+    @property
+    def dtype(self) -> Any:
+        """The type of its elements."""
+
+
+class Array(_Shaped, Protocol[A_co]):
     """An argument that is an array; `A_co` is the type of results.
 
     A checker finds `A_co` as the type of ``X[...]``: a tensor for a parameter of PyTorch. NumPy's types
     include the number of axes; there it is an array of any number of axes, because results have other axes.
     """
 
-    @property
-    def shape(self) -> Any:
-        """The sizes of its axes."""
-
-    @property
-    def dtype(self) -> Any:
-        """The type of its elements."""
-
     def __getitem__(self, key: EllipsisType, /) -> A_co:
         """Return the array itself, as the array API standard requires."""
 
 
-class IntegerArray(Protocol):
+class IntegerArray(_Shaped, Protocol):
     """An array of integers, of any namespace and class."""
-
-    @property
-    def shape(self) -> Any:
-        """The sizes of its axes."""
-
-    @property
-    def dtype(self) -> Any:
-        """The type of its elements."""
 
 
 class Wanted(Protocol[MaybeNone_co]):

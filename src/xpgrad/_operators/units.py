@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from xpgrad._operators.axes import AXES
@@ -39,67 +38,121 @@ class UnitArray(NamedTuple):
     has_gradient: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Unit:
-    """A recurrent operator over sequences, its gradient, and its single step, if it has one.
-
-    Parameters
-    ----------
-    name : str
-        The forward's public name. The gradient's name ends with ``_grad``, the step's with ``_cell``.
-    title : str
-        Its title in adapters' docstrings: "The ONNX LSTM".
-    gates : str
-        The names of its gates, in the order of the rows of W and R.
-    source : str
-        The source of its equations.
-    states : mapping of str to str, optional
-        Each state's letter and description; the first state is the output.
-    inputs : mapping of str to UnitArray, optional
-        The arrays over time besides X.
-    parameters : mapping of str to UnitArray, optional
-        The other arrays, in their order.
-    kept : mapping of str to int or tuple of int, optional
-        The arrays that the forward makes only for the gradient, with their widths: k for k * H columns, -k
-        for k. An option may choose one of several widths.
-    biases : int, optional
-        The number of biases of a gate.
-    hidden, columns : str, optional
-        The axis of the first state, and the columns of R.
-    step : str, optional
-        For an operator with a single step: the letters of the new states that the step's gradient takes.
-    keeps_products : bool, optional
-        Whether it can return the candidate's recurrent products (T, D, N, H) for the gradient, as an
-        additional output.
-    torch : str, optional
-        The name of its module in `xpgrad_torch`; by default the operator's name in capitals.
-    """
+    """A recurrent operator over sequences, its gradient, and its single step, if it has one."""
 
     name: str
+    """The forward's public name. The gradient's name ends with ``_grad``, the step's with ``_cell``."""
     title: str
+    """Its title in adapters' docstrings: "The ONNX LSTM"."""
     gates: str
+    """The names of its gates, in the order of the rows of W and R."""
     source: str
+    """The source of its equations."""
     states: Mapping[str, str] = field(default_factory=lambda: {"h": "hidden state"})
+    """Each state's letter and description; the first state is the output."""
     inputs: Mapping[str, UnitArray] = field(default_factory=dict)
+    """The arrays over time besides X."""
     parameters: Mapping[str, UnitArray] = field(default_factory=dict)
+    """The other arrays, in their order."""
     kept: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+    """The arrays that the forward makes only for the gradient, with their widths: k for k * H columns, -k for
+    k. An option may choose one of several widths."""
     biases: int = 2
+    """The number of biases of a gate."""
     hidden: str = "H"
+    """The axis of the first state."""
     columns: str = "H"
+    """The columns of R."""
     step: str | None = None
+    """For an operator with a single step: the letters of the new states that the step's gradient takes."""
     keeps_products: bool = False
+    """Whether it can return the candidate's recurrent products (T, D, N, H) for the gradient, as one more
+    output."""
     torch: str = ""
-    functions: dict[str, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
+    """The name of its module in `xpgrad_torch`; by default the operator's name in capitals."""
 
     def __post_init__(self) -> None:
-        """Enter the operator and its step into the tables, or raise ValueError for a wrong step."""
+        """Find its arrays by name, and enter the operator and its step into the tables."""
         if self.step is not None and (self.inputs or not {*self.step} <= {*self.states}):
             raise ValueError(
                 f"{self.name}: step is {self.step!r} with inputs {', '.join(self.inputs) or 'none'}, "
                 f"expected letters of {', '.join(self.states)}, and no inputs"
             )
-        UNITS[self.name] = self
-        AXES[self.name] = self.axes
+        self.functions: dict[str, Callable[..., Any]] = {}
+        self.rows = len(self.gates.split())
+        """The number of gates."""
+        self.initial = tuple(f"initial_{state}" for state in self.states)
+        """The initial states."""
+        self.over_time = tuple(f"{state.upper()}_all" for state in self.states)
+        """The outputs that hold a state at all steps."""
+        self.ends = tuple(f"{state.upper()}_t" for state in self.states)
+        """The outputs that hold a state at the sequences' ends."""
+        self.operands = ("X", *self.inputs, "W", "R", "B", "sequence_lens", *self.initial, *self.parameters)
+        """The forward's arrays."""
+        more = {**self.inputs, **self.parameters}
+        self.constants = tuple(name for name, array in more.items() if not array.has_gradient)
+        """The operands without a gradient, except the lengths."""
+        without = {*self.constants, "sequence_lens"}
+        self.graded = tuple(name for name in self.operands if name not in without)
+        """The operands with a gradient, in the order of the gradient's results."""
+        kept = {name: width if isinstance(width, int) else width[0] for name, width in self.kept.items()}
+        self.saved: dict[str, int] = dict.fromkeys(self.over_time, 1) | kept
+        """The outputs that the gradient takes, and their widths; the first width if there are several."""
+        outputs = (*self.over_time[:1], *self.ends, *self.over_time[1:])
+        self.cotangents = {name: f"grad_{name}" for name in outputs}
+        """The gradient's name for the cotangent of each output that has one."""
+        self.end_cotangents = tuple(self.cotangents[name] for name in self.ends)
+        """The names of the final states' cotangents."""
+        self.gradient_arrays = (*self.operands, *self.saved, *self.cotangents.values(), "sample_weight")
+        """The gradient's arrays."""
+        self.axes = self._axes(more)
+        """The axes of operands and outputs."""
+        self.module = self.torch or self.name.upper()
+        """The name of its module in `xpgrad_torch`."""
+        UNITS[self.name], AXES[self.name] = self, self.axes
+        self._set_step()
+
+    def _axes(self, more: Mapping[str, UnitArray]) -> dict[str, str]:
+        rows, widths = _times(self.rows), dict.fromkeys(self.states, "H")
+        widths[next(iter(widths))] = self.hidden
+        axes = {"X": "T N I", "W": f"D {rows} I", "R": f"D {rows} {self.columns}"}
+        axes |= {"B": f"D {_times(self.biases * self.rows)}", "sequence_lens": "N"}
+        axes |= {name: array.axes for name, array in more.items()}
+        for state, width in widths.items():
+            upper = state.upper()
+            axes |= {f"initial_{state}": f"D N {width}", f"{upper}_t": f"D N {width}"}
+            axes[f"{upper}_all"] = f"T D N {width}"
+        return axes | {
+            name: f"T D N {_times(width) if isinstance(width, int) else '?'}"
+            for name, width in self.kept.items()
+        }
+
+    def _set_step(self) -> None:
+        """Find the single step's arrays by name: a sequence's without time, direction and projection."""
+        upper = [state.upper() for state in self.states]
+        self.step_name = f"{self.name}_cell"
+        """The public name of a single step."""
+        self.kernels = (self.name,) if self.step is None else (self.name, self.step_name)
+        """The names of its forwards: over sequences, and of the step if it has one."""
+        more = {name: array.axes.split() for name, array in self.parameters.items()}
+        self.vectors = {"B": _times(self.biases * self.rows)}
+        """The vectors among a step's arguments, and their lengths: B, and arrays of axes (D, kH)."""
+        self.vectors |= {name: axes[1] for name, axes in more.items() if len(axes) == 2 and axes[0] == "D"}
+        self.step_arguments = ("X", *upper, "W", "R", *self.vectors)
+        """A step's arrays, which all have a gradient, in the order of the gradient's results."""
+        self.step_saved = {f"{state.upper()}_next": f"{state.upper()}_all" for state in self.step or ""}
+        """The results of a step that its gradient takes, and the sequence's names for them."""
+        self.step_saved |= dict(zip(self.kept, self.kept, strict=True))
+        self.step_cotangents = {f"{state}_next": f"grad_{state}" for state in upper}
+        """The name of the cotangent of each new state of a step."""
+        one = {name: axes.removeprefix("T ").removeprefix("D ") for name, axes in self.axes.items()}
+        self.step_axes = {name: one[name] for name in ("X", "W", *self.vectors, *self.kept)}
+        """The axes of a step's arrays and results."""
+        self.step_axes |= {"R": f"{_times(self.rows)} H"} | dict.fromkeys(
+            (*upper, *self.step_cotangents), "N H"
+        )
         if self.step is not None:
             AXES[self.step_name] = self.step_axes
 
@@ -115,132 +168,6 @@ class Unit:
             if function in (forward, gradient) and forward is not None and gradient is not None:
                 RULES[forward] = GradientRule(gradient, tuple(saved), cotangents)
         return function
-
-    # --- its arrays by name
-
-    @cached_property
-    def rows(self) -> int:
-        """The number of gates."""
-        return len(self.gates.split())
-
-    @cached_property
-    def initial(self) -> tuple[str, ...]:
-        """The initial states."""
-        return tuple(f"initial_{state}" for state in self.states)
-
-    @cached_property
-    def over_time(self) -> tuple[str, ...]:
-        """The outputs that hold a state at all steps."""
-        return tuple(f"{state.upper()}_all" for state in self.states)
-
-    @cached_property
-    def ends(self) -> tuple[str, ...]:
-        """The outputs that hold a state at the sequences' ends."""
-        return tuple(f"{state.upper()}_t" for state in self.states)
-
-    @cached_property
-    def operands(self) -> tuple[str, ...]:
-        """The forward's arrays."""
-        return ("X", *self.inputs, "W", "R", "B", "sequence_lens", *self.initial, *self.parameters)
-
-    @cached_property
-    def constants(self) -> tuple[str, ...]:
-        """The operands without a gradient, except the lengths."""
-        more = {**self.inputs, **self.parameters}
-        return tuple(name for name, array in more.items() if not array.has_gradient)
-
-    @cached_property
-    def graded(self) -> tuple[str, ...]:
-        """The operands with a gradient, in the order of the gradient's results."""
-        without = {*self.constants, "sequence_lens"}
-        return tuple(name for name in self.operands if name not in without)
-
-    @cached_property
-    def saved(self) -> dict[str, int]:
-        """The outputs that the gradient takes, and their widths; the first width if there are several."""
-        kept = {name: width if isinstance(width, int) else width[0] for name, width in self.kept.items()}
-        return dict.fromkeys(self.over_time, 1) | kept
-
-    @cached_property
-    def cotangents(self) -> dict[str, str]:
-        """The gradient's name for the cotangent of each output that has one."""
-        outputs = (*self.over_time[:1], *self.ends, *self.over_time[1:])
-        return {name: f"grad_{name}" for name in outputs}
-
-    @cached_property
-    def end_cotangents(self) -> tuple[str, ...]:
-        """The names of the final states' cotangents."""
-        return tuple(self.cotangents[name] for name in self.ends)
-
-    @cached_property
-    def gradient_arrays(self) -> tuple[str, ...]:
-        """The gradient's arrays."""
-        return (*self.operands, *self.saved, *self.cotangents.values(), "sample_weight")
-
-    @cached_property
-    def axes(self) -> dict[str, str]:
-        """The axes of operands and outputs."""
-        rows, widths = _times(self.rows), dict.fromkeys(self.states, "H")
-        widths[next(iter(widths))] = self.hidden
-        axes = {"X": "T N I", "W": f"D {rows} I", "R": f"D {rows} {self.columns}"}
-        axes |= {"B": f"D {_times(self.biases * self.rows)}", "sequence_lens": "N"}
-        axes |= {name: array.axes for name, array in {**self.inputs, **self.parameters}.items()}
-        for state, width in widths.items():
-            upper = state.upper()
-            axes |= {f"initial_{state}": f"D N {width}", f"{upper}_t": f"D N {width}"}
-            axes[f"{upper}_all"] = f"T D N {width}"
-        return axes | {
-            name: f"T D N {_times(width) if isinstance(width, int) else '?'}"
-            for name, width in self.kept.items()
-        }
-
-    @property
-    def module(self) -> str:
-        """The name of its module in `xpgrad_torch`."""
-        return self.torch or self.name.upper()
-
-    # --- its single step
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """The names of its forwards: over sequences, and of the step if it has one."""
-        return (self.name,) if self.step is None else (self.name, self.step_name)
-
-    @property
-    def step_name(self) -> str:
-        """The public name of a single step."""
-        return f"{self.name}_cell"
-
-    @cached_property
-    def vectors(self) -> dict[str, str]:
-        """The vectors among a step's arguments, and their lengths: B, and arrays of axes (D, kH)."""
-        more = {name: array.axes.split() for name, array in self.parameters.items()}
-        found = {name: axes[1] for name, axes in more.items() if len(axes) == 2 and axes[0] == "D"}
-        return {"B": _times(self.biases * self.rows)} | found
-
-    @cached_property
-    def step_arguments(self) -> tuple[str, ...]:
-        """A step's arrays, which all have a gradient, in the order of the gradient's results."""
-        return ("X", *(state.upper() for state in self.states), "W", "R", *self.vectors)
-
-    @cached_property
-    def step_saved(self) -> dict[str, str]:
-        """The results of a step that its gradient takes, and the sequence's names for them."""
-        states = {f"{state.upper()}_next": f"{state.upper()}_all" for state in self.step or ""}
-        return states | dict(zip(self.kept, self.kept, strict=True))
-
-    @cached_property
-    def step_cotangents(self) -> dict[str, str]:
-        """The name of the cotangent of each new state of a step."""
-        return {f"{state.upper()}_next": f"grad_{state.upper()}" for state in self.states}
-
-    @cached_property
-    def step_axes(self) -> dict[str, str]:
-        """The axes of a step's arrays and results: a sequence's without time, direction and projection."""
-        one = {name: axes.removeprefix("T ").removeprefix("D ") for name, axes in self.axes.items()}
-        states = (*(state.upper() for state in self.states), *self.step_cotangents)
-        named = {name: one[name] for name in ("X", "W", *self.vectors, *self.kept)}
-        return named | {"R": f"{_times(self.rows)} H"} | dict.fromkeys(states, "N H")
 
     # --- for docstrings
 
