@@ -199,8 +199,11 @@ class Cell:
         self.results: tuple[Any, Any] = own.result, own.gradients
         """The named tuples that a call and the gradient return."""
         self.__signature__ = own.signature
-        name = f"{self.__name__}_grad"
-        self.grad = CellGradient(self._run_backward, name, self._arrays.gradient_signature)
+        self._forward = Operation(self.__name__, self._compute_forward, own.operands)
+        gradient = Operation(
+            f"{self.__name__}_grad", self._compute_backward, own.gradient_operands, own.arguments
+        )
+        self.grad = CellGradient(gradient, own.gradient_signature)
 
     def __repr__(self) -> str:
         blocks = ", ".join(f"{kind}={' '.join(own)!r}" for kind, own in self.blocks.items() if own)
@@ -234,8 +237,7 @@ class Cell:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the cell over sequences; for the arguments see `Cell`."""
-        arguments = bound(self.__name__, self.__signature__, args, kwargs)
-        return planned_call(Operation(self.__name__, self._compute_forward, self._arrays.operands), arguments)
+        return planned_call(self._forward, bound(self.__name__, self.__signature__, args, kwargs))
 
     def _compute_forward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""
@@ -252,11 +254,6 @@ class Cell:
         return CellCall(
             asked, counts, names=names, states=initial, inputs=inputs, heads=self.heads, **attributes
         )
-
-    def _run_backward(self, arguments: dict[str, Any]) -> Any:
-        own = self._arrays
-        gradient = Operation(self.grad.__name__, self._compute_backward, own.gradient_operands, own.arguments)
-        return planned_call(gradient, arguments)
 
     def _compute_backward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""

@@ -33,7 +33,7 @@ _GRADED = tuple(name for name in _ARGUMENTS if name != "mask")
 
 
 class GRUDForward(NamedTuple, Generic[AnyArray]):
-    """What `gru_d` returns; `gru_d_grad` needs all but H_t.
+    """What `gru_d` returns; `gru_d_grad` needs all except H_t.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class GRUDForward(NamedTuple, Generic[AnyArray]):
     last : array, shape (T, D, N, I)
         The last observed value, less the mean.
     saved_x, saved : array, shapes (T, D, N, kI), (T, D, N, kH)
-        What the gradient needs of each step besides.
+        The other values that the gradient needs.
     """
 
     H_all: AnyArray
@@ -65,7 +65,7 @@ class GRUDGrads(NamedTuple, Generic[AnyArray]):
     dX, ddelta : array, shape (T, N, I)
         0 past a sequence's end; dX is 0 where nothing was observed. The mask has no gradient.
     dW, dR, ddecay_x, ddecay_h, dB : array
-        Of the shapes of what they belong to; with ``per_sample=True`` a batch axis is in front.
+        Of the parameters, with their shapes; with ``per_sample=True`` they have a batch axis in front.
     dmean : array, shape (I,)
         With ``per_sample=True`` (N, I).
     dH0 : array, shape (D, N, H)
@@ -84,14 +84,14 @@ class GRUDGrads(NamedTuple, Generic[AnyArray]):
 
 
 def _decay(xp: Any, gap: Any) -> Any:
-    """1 up to a gap of 0, where the slope is 0, then falling."""
+    """exp(-gap); 1 with the slope 0 for gaps up to 0."""
     return xp.exp(-xp.where(gap > 0.0, gap, 0.0))
 
 
 def _gaps_filled(
     xp: Any, x: Any, filled: Any, last: Any, v: Any, value: Any, mask: Any, delta: Any
 ) -> tuple[Any, Any]:
-    """Both where() keep what stands in a gap of the input out of all results."""
+    """The filled input and the last observed value; `where` keeps NaN in gaps out of both."""
     g = _decay(xp, v.w * delta + v.b)
     last = xp.where(mask == 0.0, last, value - v.mean)
     fill = v.mean + g * last
@@ -113,7 +113,7 @@ GRU = Cell(_decaying_gru, W="z r h", R="z r h", v="z r h", inputs="gap", name="g
 
 
 class GRUDCall:
-    """A checked call, its arrays time-major, and the two cells' operands of each direction."""
+    """A checked call with time-major arrays, and the operands of both cells for each direction."""
 
     def __init__(
         self, operator: str, arrays: Mapping[str, Any], lengths: Any, direction: str, layout: int, reset: Any
@@ -155,8 +155,9 @@ class GRUDCall:
         self._check_kept(arrays, D, H)
 
     def _check_kept(self, arrays: Mapping[str, Any], D: int, H: int) -> None:
-        """Check what the gradient takes besides."""
-        (T, N, I), operator = self.turned_shape(arrays["X"].shape), self.operator
+        """Check the gradient's other arrays."""
+        (T, N, I), operator = arrays["X"].shape, self.operator
+        T, N = (N, T) if self.layout else (T, N)
         states = ("N, D, H", (N, D, H)) if self.layout else ("D, N, H", (D, N, H))
         check_shape(operator, "grad_H_t", arrays.get("grad_H_t"), *states)
         check_shape(operator, "sample_weight", arrays.get("sample_weight"), "N,", (N,))
@@ -169,12 +170,8 @@ class GRUDCall:
         for name, (symbol, width) in widths.items():
             check_shape(operator, name, arrays.get(name), f"{lead[0]}, {symbol}", (*lead[1], width))
 
-    def turned_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """(T, N, I) of the input's shape."""
-        return (shape[1], shape[0], *shape[2:]) if self.layout else tuple(shape)
-
     def turned(self, array: Any) -> Any:
-        """An array (T, N, ...), (D, N, ...) or (T, D, N, ...) in layout 1, and back."""
+        """An array (T, N, ...), (D, N, ...) or (T, D, N, ...) as in layout 1; for three axes also back."""
         if array is None or not self.layout:
             return array
         return self.xp.permute_dims(array, {3: (1, 0, 2), 4: (2, 0, 1, 3)}[array.ndim])
@@ -186,12 +183,12 @@ class GRUDCall:
         return self.xp.permute_dims(array, (1, 2, 0, 3))
 
     def of(self, name: str, d: int) -> Any:
-        """A parameter's or state's part of one direction, (1, ...); None for None."""
+        """A parameter's or state's part for one direction, (1, ...); None for None."""
         array = self.arrays[name]
         return None if array is None else array[d : d + 1, ...]
 
     def vectors(self, d: int) -> Any:
-        """The first cell's v of a direction: scales, offsets, the mean."""
+        """The first cell's v for one direction: scales, offsets, mean."""
         scales = self.xp.reshape(self.of("decay_x", d), (1, 2 * self.I))
         mean = self.of("mean", d)
         return self.xp.concat([scales, 0 * scales[:, : self.I] if mean is None else mean], axis=1)
@@ -204,11 +201,11 @@ class GRUDCall:
     def gap(self, d: int) -> Any:
         """The state's decay before its exponential, (T, N, H)."""
         V = self.arrays["decay_h"][d, :, :]
-        # no rows of all steps: where the batch is split over devices, they would be gathered
+        # reshaping to rows would gather a batch that is split over devices
         return self.xp.tensordot(self.arrays["delta"], V[:, : self.I], axes=((2,), (1,))) + V[:, self.I]
 
     def options(self, d: int) -> dict[str, Any]:
-        """What both cells take beside arrays."""
+        """The options of both cells."""
         return {"sequence_lens": self.lengths, "direction": self.directions[d], "reset": self.reset}
 
     def inputs(self) -> dict[str, Any]:
@@ -251,9 +248,9 @@ def gru_d(
     Parameters
     ----------
     X : array, shape (T, N, I)
-        Values. What stands where nothing was observed, NaN too, has no effect.
+        Values. Where nothing was observed, the value has no effect, not even NaN.
     mask : array, shape (T, N, I)
-        1 where a value was observed, 0 where none was.
+        1 where a value was observed, else 0.
     delta : array, shape (T, N, I)
         The time since each variable's last observation.
     W : array, shape (D, 3H, 2I)
@@ -267,11 +264,11 @@ def gru_d(
     B : array, shape (D, 3H), optional
         Biases.
     mean : array, shape (D, I), optional
-        Each variable's mean, zero by default: also what stands before the first observation.
+        Each variable's mean, zero by default. It is also the value before the first observation.
     sequence_lens, initial_h
-        As of `gru`.
+        As in `gru`.
     direction, layout, reset
-        As of `gru`. A direction that runs backwards fills gaps from behind; a reset forgets the last value.
+        As in `gru`. A reverse direction fills gaps from the next observation; a reset forgets the last value.
 
     Returns
     -------
@@ -353,21 +350,21 @@ def gru_d_grad(
 
     .. math::
 
-        \bar x_t = m_t \odot \bar{\hat x}_t \text{ and what later gaps take of it}, \quad
+        \bar x_t = m_t \odot \bar{\hat x}_t + \text{the cotangents from later gaps}, \quad
         \bar V = \textstyle\sum_t \bar a_t \delta_t^T
 
-    with a the state's decay before its exponential; the rest is the GRU's.
+    with a the state's decay before its exponential. The rest is the GRU's gradient.
 
     Parameters
     ----------
     X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h
         The arguments of `gru_d`.
     H_all, filled, last, saved_x, saved
-        Its results.
+        Results of `gru_d`.
     grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero by default, like the next.
+        Cotangent of H_all; zero by default.
     grad_H_t : array, shape (D, N, H), optional
-        Cotangent of the final state.
+        Cotangent of the final state; zero by default.
     direction, layout, reset
         The arguments of `gru_d`.
     per_sample : bool
@@ -472,7 +469,7 @@ def _one_direction(
 
 
 def _decay_gradient(call: GRUDCall, d_gap: Any, per_sample: bool, sample_weight: Any) -> Any:
-    """Of the state's decay, from its pre-activation's cotangent: products with the time gaps, and sums."""
+    """The gradient of `decay_h`, from its pre-activation's cotangent: products with time gaps, and sums."""
     xp, delta = call.xp, call.arrays["delta"]
     if sample_weight is not None:
         d_gap = d_gap * sample_weight[None, :, None]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xpgrad._calls.operation import PLAIN
+from xpgrad._calls.operation import PLAIN, Operation, planned_call
 from xpgrad._cells.call import PARAMETERS
 from xpgrad._operators.arguments import check_integer, is_list
 from xpgrad._operators.axes import gradient_name
@@ -62,11 +62,11 @@ class CellGradient:
 
     takes_foreign = True
 
-    def __init__(self, run: Callable[[dict[str, Any]], Any], name: str, signature: inspect.Signature) -> None:
-        self._run, self.__name__, self.__signature__ = run, name, signature
+    def __init__(self, operation: Operation, signature: inspect.Signature) -> None:
+        self._operation, self.__name__, self.__signature__ = operation, operation.operator, signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(bound(self.__name__, self.__signature__, args, kwargs))
+        return planned_call(self._operation, bound(self.__name__, self.__signature__, args, kwargs))
 
     def __repr__(self) -> str:
         return f"{self.__name__}{_without_types(self.__signature__)}"

@@ -77,7 +77,7 @@ class CellCall(RecurrentCall):
         self.T, self.N = (X.shape[1], X.shape[0]) if self.layout else X.shape[:2]
         self.I = X.shape[2]
         kind = next(name for name in PARAMETERS if blocks[name])
-        tail = {"W": ", I", "R": f", {self._head_width()}", "v": ""}
+        tail = {"W": ", I", "R": ", H" if self.heads == 1 else f", H/{self.heads}", "v": ""}
         check_rank(operator, kind, floats[kind], f"D, {units(blocks[kind])}{tail[kind]}")
         self.H = self.state_width = floats[kind].shape[1] // blocks[kind]
         self.D = 2 if direction == "bidirectional" else 1
@@ -95,9 +95,6 @@ class CellCall(RecurrentCall):
             check_shape(operator, self._names.get("v", "v"), floats["v"], *rows["v"])
         check_shape(operator, "sample_weight", floats.get("sample_weight"), "N,", (N,))
         self._check_states(floats, {**widths, **dict.fromkeys(self._optional, 1)}, states)
-
-    def _head_width(self) -> str:
-        return "H" if self.heads == 1 else f"H/{self.heads}"
 
     def _check_inputs(self, floats: Mapping[str, Any]) -> None:
         """Raise ValueError unless each input besides X has the shape (T, N, blocks H), or (T, N, 1)."""

@@ -212,7 +212,8 @@ class StepTape:
             return given[0]
         if function == "multiply" and _is_one(given[0]):
             return given[1]
-        return self._call(function, *given, is_flag=function in _COMPARISONS or _is_flag(given[0]))
+        is_flag = function in _COMPARISONS or (isinstance(given[0], StepValue) and given[0].is_flag)
+        return self._call(function, *given, is_flag=is_flag)
 
     def _call(self, function: str, *arguments: Any, is_flag: bool = False) -> StepValue:
         key = (function, *map(_identity, arguments))
@@ -301,10 +302,6 @@ class StepTape:
 def _identity(value: Any) -> Any:
     """Equal for the same value, and for the same number with the same sign."""
     return id(value) if isinstance(value, StepValue) else repr(value)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, StepValue) and value.is_flag
 
 
 def _is_one(value: Any) -> bool:

@@ -77,9 +77,10 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             raise TypeError(
                 f"{operator}: {name} has dtype {array.dtype}, expected {first.dtype}, the dtype of {leader}"
             )
-        if not one_device and _differ(other_place := _place(array), place):
+        own = None if one_device else _place(array)
+        if own is not None and place is not None and own != place:  # under a trace a device is unknown
             raise TypeError(
-                f"{operator}: {name} is on device {other_place}, expected {place}, the device of {leader}"
+                f"{operator}: {name} is on device {own}, expected {place}, the device of {leader}"
             )
     for name, array in numbers.items():
         if not xp.isdtype(array.dtype, "integral"):
@@ -99,11 +100,6 @@ def _place(array: Any) -> Any:
         return device(array)
     except AttributeError:
         return None
-
-
-def _differ(device: Any, other: Any) -> bool:
-    """Whether two devices are known and differ; under a trace a device is unknown."""
-    return device is not None and other is not None and device != other
 
 
 def check_array(operator: str, name: str, array: Any) -> None:

@@ -31,17 +31,7 @@ class ReportRow(NamedTuple):
 
 
 def report_text(rows: Sequence[ReportRow], kind: str, counted: str) -> str:
-    """Lay rows out as a table: columns are as wide as their widest cell, the last one is open.
-
-    Parameters
-    ----------
-    rows : sequence of ReportRow
-        The rows.
-    kind : str
-        The head of the column of names.
-    counted : str
-        The noun that the last line counts.
-    """
+    """Lay rows out as a table; `kind` is the head of the column of names, the last line counts `counted`."""
     cells = [(", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in rows]
     table = [(kind, "type", "now", "why"), *cells]
     widths = [max(len(line[k]) for line in table) for k in range(3)]

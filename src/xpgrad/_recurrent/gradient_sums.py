@@ -27,7 +27,7 @@ class GradientSums:
     def __init__(
         self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
     ) -> None:
-        self.call, self.direction, self._per_sample = call, direction, per_sample
+        self.call, self.direction, self.per_sample = call, direction, per_sample
         self.wanted = wanted
         weight = call.arrays.get("sample_weight") if wanted & PARAMETERS else None
         self._factors = None if weight is None else self._factor_rows(weight)
@@ -40,7 +40,7 @@ class GradientSums:
     def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
         """Chunks from last to first, each with memory for its cotangents, `width` columns wide."""
         engine, timeline = self.call.engine, self.direction.timeline
-        limit = None if self._per_sample else engine.chunk(width, like)
+        limit = None if self.per_sample else engine.chunk(width, like)
         chunks = list(timeline.chunks(limit))
         self._most = max(chunk.most for chunk in chunks)  # a single step may have more than the limit
         self._like = like
@@ -87,11 +87,11 @@ class GradientSums:
         """
         engine, xp = self.call.engine, self.call.xp
         a, b = (x, d) if self._axis(name) else (d, x)
-        if self._per_sample:
+        if self.per_sample:
             a, b = self.direction.timeline.unpack(a), self.direction.timeline.unpack(b)
-        if self._per_sample == "norm":
+        if self.per_sample == "norm":
             self._sums[name] = square_norms_of_products(engine, a, b)
-        elif self._per_sample:
+        elif self.per_sample:
             self._sums[name] = engine.matmul(xp.permute_dims(a, (1, 2, 0)), xp.permute_dims(b, (1, 0, 2)))
         else:
             self._sums[name] = engine.add_product(self._sums.get(name), a.T, b)
@@ -110,7 +110,7 @@ class GradientSums:
         timeline = self.direction.timeline
         zero = initial is None
         initial = timeline.zeros(rows.shape[1]) if zero else timeline.sort(initial)
-        pieces = None if self._per_sample else timeline.pieces_before(rows, initial, chunk)
+        pieces = None if self.per_sample else timeline.pieces_before(rows, initial, chunk)
         if pieces is None:
             pieces = [(slice(None), timeline.previous(rows, initial, chunk))]
         for part, x in pieces:
@@ -122,7 +122,7 @@ class GradientSums:
 
     def add_rows(self, name: str, d: Any) -> None:
         """The sum over all rows (width,), or over the rows of each sample (N, width)."""
-        if self._per_sample:
+        if self.per_sample:
             self._sums[name] = self.call.xp.sum(self.direction.timeline.unpack(d), axis=0)
         else:
             self._add(name, self.call.engine.column_sums(d))
@@ -130,18 +130,13 @@ class GradientSums:
     def add_dots(self, name: str, pairs: Sequence[tuple[Any, Any]]) -> None:
         """Like `add_rows`, for the elementwise product of each pair, concatenated."""
         engine, xp, unpack = self.call.engine, self.call.xp, self.direction.timeline.unpack
-        if self._per_sample:
+        if self.per_sample:
             self._sums[name] = xp.concat([xp.sum(unpack(a * b), axis=0) for a, b in pairs], axis=-1)
         else:
             self._add(name, xp.concat([engine.column_dots(a, b) for a, b in pairs]))
 
     def _add(self, name: str, sums: Any) -> None:
         self._sums[name] = self._sums[name] + sums if name in self._sums else sums
-
-    @property
-    def is_norm(self) -> bool:
-        """Whether norms are wanted."""
-        return self._per_sample == "norm"
 
     def __getitem__(self, name: str) -> Any:
         """A sum, after the last chunk."""
@@ -150,9 +145,9 @@ class GradientSums:
     def weight(self, *names: str, shift: int = 0) -> Any:
         """The gradient of a weight with these sums as blocks of the gates, rolled by `shift` along them."""
         xp, parts = self.call.xp, [self._sums[name] for name in names]
-        if self._per_sample == "norm":
+        if self.per_sample == "norm":
             return sum(parts[1:], start=parts[0])
-        axis = self._axis(names[0]) + (1 if self._per_sample else 0)
+        axis = self._axis(names[0]) + (1 if self.per_sample else 0)
         whole = parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
         return xp.roll(whole, shift, axis=axis) if shift else whole
 

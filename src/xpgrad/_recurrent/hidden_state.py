@@ -186,13 +186,9 @@ class StateBackward(_HiddenState):
         loop.sums.add_weight("S", loop.sums.weighted(chunk, loop.local_rows("projected", chunk)), made)
 
     def to_initial(self, loop: Any) -> Elementwise:
-        """The stage after the first step that completes the initial state's cotangent."""
+        """The stage after the first step that completes the initial state's cotangent, in `passed`."""
         inputs = f"{self._direct} back0 mask passed"
         return loop.stage(stage(Formula(initial_state_pullback), inputs, "passed"))
-
-    def initial_gradient(self, loop: Any) -> Any:
-        """The initial state's cotangent, after the last chunk."""
-        return loop.engine.array(loop.operands["passed"].rows)
 
     def masked_before(self, loop: Any, chunk: Chunk, h_rows: Any, h_start: Any) -> Any:
         """For each row of a chunk the masked previous state, which R multiplied; None without a mask."""

@@ -99,15 +99,14 @@ class StepLoop:
 
     def averages(self, wanted: Sequence[tuple[int, int]], level: int) -> list[Product]:
         """The products for means within heads that follow this stage."""
-        return [self._average(number) for number, last in wanted if last == level]
-
-    def _average(self, number: int) -> Product:
-        call = self.call
-        if self._averaging is None:
+        call, operands = self.call, self.operands
+        numbers = [number for number, last in wanted if last == level]
+        if numbers and self._averaging is None:
             width = call.H // call.heads
             zeros = self.timeline.zeros(width, call.H)
             parts = call.engine.elementwise(Formula(_constant, parameters=("number",)), [zeros], (1 / width,))
             self._averaging = call.engine.loop_weight(self._by_head(parts, 1), call.T)
-        return Product(
-            self.operands[averaged(number).name], self._averaging, self.operands[average(number).name].rows
-        )
+        return [
+            Product(operands[averaged(n).name], self._averaging, operands[average(n).name].rows)
+            for n in numbers
+        ]

@@ -117,7 +117,7 @@ class PlannedSums:
         """The gradient of R, from the parts of its groups."""
         groups, H = self._plan.groups, self._call.H
         blocks = [block for group in groups for block in group.blocks]
-        if self._sums.is_norm or blocks == sorted(blocks):
+        if self._sums.per_sample == "norm" or blocks == sorted(blocks):
             return self._sums.weight(*(name for group in groups for name in self._weight_parts(group)))
         places = {}
         for group in groups:
