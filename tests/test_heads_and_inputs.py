@@ -1,4 +1,4 @@
-"""Cells with heads and with inputs beside x: their formulas, autograd, other engines, and mistakes."""
+"""Cells with heads and with inputs besides x: their formulas, autograd, other engines, and mistakes."""
 
 from __future__ import annotations
 

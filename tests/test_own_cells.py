@@ -333,7 +333,7 @@ def _step(formula):
             "cell: step uses xp.sin, ",
         ),
         (_step(lambda xp, x, h, W, R: W.z(x) + R.y(h)), AttributeError, "step uses R.y, expected one of z"),
-        (_step(lambda xp, x, h, W, R: W.z(h) + R.z(h)), TypeError, "W.z of what is not x"),
+        (_step(lambda xp, x, h, W, R: W.z(h) + R.z(h)), TypeError, "W.z of another value than x"),
         (_step(lambda xp, x, h, W, R: W.z(x) + R.z(x)), TypeError, "R.z of the input x itself"),
         (
             _step(lambda xp, x, h, W, R: xp.sigmoid(W.z(x) + R.z(h))),

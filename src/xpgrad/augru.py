@@ -7,7 +7,7 @@ tanh(W_h x + w_h + r (R_h h' + u_h)).
 References
 ----------
 Zhou and others, "Deep interest evolution network for click-through rate prediction" (2019); the equations are
-those of oneDNN's AUGRU and LBR AUGRU.
+from oneDNN's AUGRU and LBR AUGRU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xpgrad.cells import Cell, sigmoid
 
 
 class AUGRUForward(NamedTuple, Generic[AnyArray]):
-    """What `augru` returns; `augru_grad` needs H_all and saved.
+    """The results of `augru`; `augru_grad` needs H_all and saved.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class AUGRUForward(NamedTuple, Generic[AnyArray]):
 
 
 class AUGRUGrads(NamedTuple, Generic[AnyArray]):
-    """What `augru_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `augru_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dattention: AnyArray
@@ -103,7 +103,7 @@ def augru(
     reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> AUGRUForward[A]:
-    r"""The GRU with an attentional update gate over sequences; it also returns what its gradient needs.
+    r"""The GRU with an attentional update gate over sequences; it also returns the arrays for its gradient.
 
     .. math::
 

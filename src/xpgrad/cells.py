@@ -178,7 +178,7 @@ class Cell:
         self.heads = checked_heads(self.__name__, heads)
         if not self.blocks["W"] and not (self.inputs and (self.blocks["R"] or self.blocks["v"])):
             raise ValueError(
-                f"{self.__name__}: W has no blocks, expected one or more, for the input, or inputs beside x "
+                f"{self.__name__}: W has no blocks, expected one or more, for the input, or inputs besides x "
                 "and blocks of R or v"
             )
         self.states = states_of(self.__name__, step, self.inputs)
@@ -191,7 +191,7 @@ class Cell:
         own = self._arrays = CellArrays(self.__name__, self.states, self.blocks, self.inputs, self.plans[0])
         self.carried = own.carried
         self.outputs: tuple[str, ...] = tuple(own.result._fields)
-        """The names of what a call returns."""
+        """The names of a call's results."""
         self.cotangents: Mapping[str, str] = own.cotangents
         """The gradient's name for the cotangent of each output that has one."""
         self.saved: Mapping[str, int] = own.saved

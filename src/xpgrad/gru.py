@@ -49,7 +49,7 @@ _GRU = Unit(
 
 
 class GRUForward(NamedTuple, Generic[AnyArray]):
-    """What `gru` returns. `gru_grad` also needs the last one.
+    """The results of `gru`. `gru_grad` also needs the last one.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class KeptGRUForward(NamedTuple, Generic[AnyArray]):
 
 
 class GRUGrads(NamedTuple, Generic[AnyArray]):
-    """What `gru_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `gru_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -345,7 +345,7 @@ def gru(
     zoneout_h: Array[A] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> GRUForward[A]:
-    r"""Gated recurrent unit over sequences; it also returns what its gradient needs.
+    r"""Gated recurrent unit over sequences; it also returns the arrays for its gradient.
 
     .. math::
 
@@ -369,7 +369,7 @@ def gru(
 
     Notes
     -----
-    The operator is ONNX's GRU; zrh is that of ONNX Runtime's GRUTraining.
+    The operator is ONNX's GRU; zrh is the result of ONNX Runtime's GRUTraining.
 
     Examples
     --------
@@ -460,7 +460,7 @@ def gru_grad(
 
 
 class GRUCellForward(NamedTuple, Generic[AnyArray]):
-    """What `gru_cell` returns.
+    """The results of `gru_cell`.
 
     Parameters
     ----------
@@ -473,7 +473,7 @@ class GRUCellForward(NamedTuple, Generic[AnyArray]):
 
 
 class GRUCellGrads(NamedTuple, Generic[AnyArray]):
-    """What `gru_cell_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `gru_cell_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dH: AnyArray

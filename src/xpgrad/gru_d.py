@@ -33,7 +33,7 @@ _GRADED = tuple(name for name in _ARGUMENTS if name != "mask")
 
 
 class GRUDForward(NamedTuple, Generic[AnyArray]):
-    """What `gru_d` returns; `gru_d_grad` needs all except H_t.
+    """The results of `gru_d`; `gru_d_grad` needs all except H_t.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class GRUDForward(NamedTuple, Generic[AnyArray]):
 
 
 class GRUDGrads(NamedTuple, Generic[AnyArray]):
-    """What `gru_d_grad` returns: one gradient each, None if it was not asked for.
+    """The gradients of `gru_d_grad`; None for gradients that were not asked for.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def gru_d(
     layout: int = 0,
     reset: Array[Any] | None = None,
 ) -> GRUDForward[A]:
-    r"""GRU-D over series with missing values; it also returns what its gradient needs.
+    r"""GRU-D over series with missing values; it also returns the arrays for its gradient.
 
     .. math::
 

@@ -66,7 +66,7 @@ _GRU = Unit(
 
 
 class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
-    """What `layer_norm_lstm` returns; `layer_norm_lstm_grad` needs H_all and the last three.
+    """The results of `layer_norm_lstm`; `layer_norm_lstm_grad` needs H_all and the last three.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
 
 
 class LayerNormLSTMGrads(NamedTuple, Generic[AnyArray]):
-    """What `layer_norm_lstm_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `layer_norm_lstm_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -100,7 +100,7 @@ class LayerNormLSTMGrads(NamedTuple, Generic[AnyArray]):
 
 
 class LayerNormGRUForward(NamedTuple, Generic[AnyArray]):
-    """What `layer_norm_gru` returns; `layer_norm_gru_grad` needs H_all and the last two.
+    """The results of `layer_norm_gru`; `layer_norm_gru_grad` needs H_all and the last two.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class LayerNormGRUForward(NamedTuple, Generic[AnyArray]):
 
 
 class LayerNormGRUGrads(NamedTuple, Generic[AnyArray]):
-    """What `layer_norm_gru_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `layer_norm_gru_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -318,7 +318,7 @@ def layer_norm_lstm(
     reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> LayerNormLSTMForward[A]:
-    r"""LSTM with layer normalization over sequences; it also returns what its gradient needs.
+    r"""LSTM with layer normalization over sequences; it also returns the arrays for its gradient.
 
     .. math::
 
@@ -446,7 +446,7 @@ def layer_norm_gru(
     reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> LayerNormGRUForward[A]:
-    r"""GRU with layer normalization over sequences; it also returns what its gradient needs.
+    r"""GRU with layer normalization over sequences; it also returns the arrays for its gradient.
 
     .. math::
 

@@ -54,7 +54,7 @@ _LSTM = Unit(
 
 
 class LSTMForward(NamedTuple, Generic[AnyArray]):
-    """What `lstm` returns. `lstm_grad` also needs the last two.
+    """The results of `lstm`. `lstm_grad` also needs the last two.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class LSTMForward(NamedTuple, Generic[AnyArray]):
 
 
 class LSTMGrads(NamedTuple, Generic[AnyArray]):
-    """What `lstm_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `lstm_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -301,7 +301,7 @@ def lstm(
     zoneout_c: Array[A] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> LSTMForward[A]:
-    r"""Long short-term memory over sequences; it also returns what its gradient needs.
+    r"""Long short-term memory over sequences; it also returns the arrays for its gradient.
 
     .. math::
 
@@ -327,7 +327,7 @@ def lstm(
 
     Notes
     -----
-    The operator is ONNX's LSTM; C_all and iofc are those of ONNX Runtime's LSTMTraining.
+    The operator is ONNX's LSTM; C_all and iofc are the results of ONNX Runtime's LSTMTraining.
 
     Examples
     --------
@@ -437,7 +437,7 @@ def lstm_grad(
 
 
 class LSTMCellForward(NamedTuple, Generic[AnyArray]):
-    """What `lstm_cell` returns.
+    """The results of `lstm_cell`.
 
     Parameters
     ----------
@@ -451,7 +451,7 @@ class LSTMCellForward(NamedTuple, Generic[AnyArray]):
 
 
 class LSTMCellGrads(NamedTuple, Generic[AnyArray]):
-    """What `lstm_cell_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `lstm_cell_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dH: AnyArray

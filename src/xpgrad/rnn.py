@@ -31,14 +31,14 @@ _RNN = Unit("rnn", "The ONNX RNN", "h", "the operator RNN of the ONNX specificat
 
 
 class RNNForward(NamedTuple, Generic[AnyArray]):
-    """What `rnn` returns. `rnn_grad` needs the first."""
+    """The results of `rnn`. `rnn_grad` needs the first."""
 
     H_all: AnyArray
     H_t: AnyArray
 
 
 class RNNGrads(NamedTuple, Generic[AnyArray]):
-    """What `rnn_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `rnn_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -129,7 +129,7 @@ def rnn(
     reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> RNNForward[A]:
-    r"""Plain recurrent network over sequences; its result is all that its gradient needs.
+    r"""Plain recurrent network over sequences; its gradient needs only these results.
 
     .. math:: h_t = f(W x_t + R h_{t-1} + b)
 
@@ -224,13 +224,13 @@ def rnn_grad(
 
 
 class RNNCellForward(NamedTuple, Generic[AnyArray]):
-    """What `rnn_cell` returns."""
+    """The results of `rnn_cell`."""
 
     H_next: AnyArray
 
 
 class RNNCellGrads(NamedTuple, Generic[AnyArray]):
-    """What `rnn_cell_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `rnn_cell_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dH: AnyArray

@@ -17,8 +17,9 @@ import functools
 from typing import Any, Generic, NamedTuple
 
 from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
+from xpgrad._cells.arguments import checked_heads
 from xpgrad._cells.operator import CellOperator
-from xpgrad._operators.arguments import check_choice, check_integer
+from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
@@ -28,7 +29,7 @@ _FORGET = ("sigmoid", "exp")
 
 
 class SLSTMForward(NamedTuple, Generic[AnyArray]):
-    """What `slstm` returns; `slstm_grad` needs H_all and the last four.
+    """The results of `slstm`; `slstm_grad` needs H_all and the last four.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class SLSTMForward(NamedTuple, Generic[AnyArray]):
 
 
 class SLSTMGrads(NamedTuple, Generic[AnyArray]):
-    """What `slstm_grad` returns: one gradient each, None if it was not asked for."""
+    """The gradients of `slstm_grad`; None for gradients that were not asked for."""
 
     dX: AnyArray
     dW: AnyArray
@@ -124,14 +125,6 @@ _SLSTM = CellOperator(
 )
 
 
-def _check_options(operator: str, heads: Any, forget: Any) -> int:
-    check_choice(operator, "forget", forget, _FORGET)
-    number = check_integer(operator, "heads", heads)
-    if number < 1:
-        raise ValueError(f"{operator}: heads is {number}, expected a number from 1 on")
-    return number
-
-
 @_SLSTM.unit.function
 @public
 def slstm(
@@ -152,7 +145,7 @@ def slstm(
     reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> SLSTMForward[A]:
-    r"""The sLSTM of xLSTM over sequences, with heads; it also returns what its gradient needs.
+    r"""The sLSTM of xLSTM over sequences, with heads; it also returns the arrays for its gradient.
 
     .. math::
 
@@ -168,7 +161,7 @@ def slstm(
     R : array, shape (D, 4H, H / heads)
         Recurrence weights. The rows of a gate's head j multiply head j of the output before.
     heads : int
-        Into how many parts the states are cut; it divides H.
+        The number of parts of the states; it divides H.
     forget : {"sigmoid", "exp"}
         The forget gate's activation.
 
@@ -178,8 +171,8 @@ def slstm(
 
     Notes
     -----
-    Beck and others, "xLSTM: extended long short-term memory" (2024). At the start it is as the plain backend
-    of the package `xlstm` has it.
+    Beck and others, "xLSTM: extended long short-term memory" (2024). The first step is as in the plain
+    backend of the package `xlstm`.
 
     Examples
     --------
@@ -190,7 +183,8 @@ def slstm(
     >>> slstm(X, W, R, heads=2, sequence_lens=[7, 4]).H_all.shape
     (7, 1, 2, 4)
     """
-    heads = _check_options("slstm", heads, forget)
+    check_choice("slstm", "forget", forget, _FORGET)
+    heads = checked_heads("slstm", heads)
     return planned_call(_SLSTM.forward, locals())
 
 
@@ -252,5 +246,6 @@ def slstm_grad(
     >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dR.shape
     (1, 16, 2)
     """
-    heads = _check_options("slstm_grad", heads, forget)
+    check_choice("slstm_grad", "forget", forget, _FORGET)
+    heads = checked_heads("slstm_grad", heads)
     return planned_call(_SLSTM.backward, locals())

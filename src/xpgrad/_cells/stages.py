@@ -1,4 +1,4 @@
-"""From a graph of values to the stages of a time loop: which formula runs when, and what it stores.
+"""From a graph of values to the stages of a time loop: the formula of each stage, and its stored values.
 
 Products and row means end a stage, because they need their operand for the whole row. The level of a value is
 the number of products and means in front of it. Each level is one formula, written as Python text that all
@@ -250,7 +250,7 @@ def _named(parts: Mapping[Buffer, tuple[int, ...]]) -> tuple[OperandBlocks, ...]
 
 
 def _value_under(value: Any) -> Any:
-    """A number among a value's arguments, or among those of its conditions."""
+    """A number among a value's arguments, or among its conditions' arguments."""
     todo = deque([value])
     while todo:
         used = todo.popleft().uses

@@ -92,7 +92,7 @@ def states_of(operator: str, function: Callable, inputs: Iterable[str] = ()) -> 
     if names[:2] != ["xp", "x"] or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters):
         raise TypeError(
             f"{operator}: step has parameters ({', '.join(map(str, parameters))}), expected xp, x, the "
-            "states, and those of W, R and v that it uses"
+            "states, and as far as it uses them W, R and v"
         )
     for name in inputs:
         if name not in names[2:]:
@@ -115,7 +115,7 @@ def trace(
 ) -> StepGraph:
     """Run a step's formula once, and raise for anything but a step.
 
-    `blocks` has the names of the blocks of W, R and v, `inputs` those of each input besides x.
+    `blocks` has the names of the blocks of W, R and v, `inputs` the names of each other input's blocks.
     """
     return _Tracer(operator, function, blocks, inputs, heads).step()
 
@@ -202,7 +202,7 @@ class _Tracer:
             if not str(error).startswith(f"{self._operator}: "):
                 error.add_note(
                     f"{self._operator}: the step ran on values that stand for arrays, expected a formula of "
-                    "xp's functions, + - * / **, and those of xpgrad.cells, which take xp in front"
+                    "xp's functions, + - * / **, and xpgrad.cells' functions, which take xp in front"
                 )
             raise
         finally:
@@ -230,14 +230,16 @@ class _Tracer:
 
     def _input_block(self, name: str, number: int, operand: Any) -> Any:
         if operand is not self._x:
-            raise TypeError(f"{self._operator}: step has W.{name} of what is not x, expected W.{name}(x)")
+            raise TypeError(
+                f"{self._operator}: step has W.{name} of another value than x, expected W.{name}(x)"
+            )
         return self._inputs.setdefault(name, self._tape.leaf("x", number))
 
     def _product_block(self, name: str, number: int, operand: Any) -> Any:
         if not isinstance(operand, StepValue) or operand.axes != "each" or operand.is_flag:
             raise TypeError(
-                f"{self._operator}: step has R.{name} of {_shown(operand)}, expected a value that each row "
-                "and column has its own of"
+                f"{self._operator}: step has R.{name} of {_shown(operand)}, expected a value with a "
+                "number for each row and column"
             )
         value = self._tape.leaf("r", number, operand)
         if self._products.setdefault(name, value) is not value:

@@ -1,1 +1,1 @@
-"""What an operator is: its arguments and their checks, axes, types, docs; what adapters read."""
+"""Descriptions of operators: arguments and their checks, axes, types, docs; descriptions for adapters."""

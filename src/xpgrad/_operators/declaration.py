@@ -66,7 +66,7 @@ _OPERAND = """{name} : array
     of an (N, C, H, W) input.
 """
 _WANTED = """wrt : iterable of {{{names}}}, optional
-    Which gradients to compute; all by default. Without X there is no `out`.
+    The gradients to compute; all by default. `out` needs X among them.
 """
 _SHOWN = "np.asarray([-1.0, 0.5])"  # X of the examples
 
@@ -76,7 +76,7 @@ def formulas_of(
 ) -> tuple[Formula, Formula]:
     """The formulas of a function of the table: the value, and the gradient by the residual X or Y.
 
-    `parameters` are those of alpha and beta that each call gives, `fixed` the values of the others.
+    Each call gives the `parameters`, alpha or beta or both; `fixed` has the values of the others.
     """
     own = {"alpha": activation.alpha, "beta": activation.beta}
     for name, default in own.items():

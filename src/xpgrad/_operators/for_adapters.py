@@ -1,7 +1,7 @@
 """The core's functions for adapters: calls and maps of kernels, and parts of operators.
 
 This package describes operators, and is the only private package that adapters import. This module re-exports
-what they need from other packages.
+objects of other packages for them.
 """
 
 from xpgrad._calls.mapped_call import Mapped, MappedCall

@@ -26,7 +26,7 @@ _LAYOUT_OF_WEIGHTS = {  # arguments of `run_foreign`; a single step has no such 
     name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
     for name, default, kind in (("gate_order", None, "Sequence[int] | None"), ("input_major", False, "bool"))
 }
-_OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # no arguments of adapters' kernels
+_OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # adapters' kernels do not take them
 _NO_OPERANDS = ("out", "reset")  # chosen memory; a part of the lengths
 
 
@@ -41,7 +41,7 @@ class KernelDescription:
         The kernel's name; the gradient's name ends with ``_grad``.
     shapes : mapping of str to str, optional
         The axes of operands and outputs by name, by default from `axes`. If X is only ``"..."``, the kernel
-        works elementwise or along one axis: every axis could be a batch.
+        works elementwise or along one axis: every axis could be the batch.
     replaced : mapping of str to str, optional
         For each operand that an output can replace in the gradient, this output. Only the output is saved.
     ordered : bool
@@ -61,7 +61,7 @@ class KernelDescription:
     ) -> None:
         self.name, self.gradient_name = name, f"{name}_grad"
         self._cell, self._unit = cell, None if cell is not None else unit_of(name)
-        # Whether the kernel can keep its products for the gradient, as an additional output.
+        # Whether the kernel can keep its products for the gradient, as one more output.
         self.keeps_products = self._unit is not None and name == self._unit.name and self._unit.keeps_products
         forward, gradient = (inspect.signature(self.function(which)) for which in (0, 1))
         # The named tuples of their results, if they have names; a cell has its own.
@@ -106,7 +106,7 @@ class KernelDescription:
         self, parameters: Mapping[str, inspect.Parameter], replaced: Mapping[str, str]
     ) -> None:
         """Find the gradient's operands, its own attributes, and its results."""
-        # The operands that the gradient depends on: not a bias that was only added.
+        # The operands that the gradient depends on: a bias that was only added is not among them.
         self.taken = tuple(name for name in self.operands if name in parameters and name not in replaced)
         kept = {*parameters, *replaced.values(), *(("products",) if self.keeps_products else ())}
         self.saved = tuple(name for name in self.outputs if name in kept)
@@ -139,7 +139,7 @@ class KernelDescription:
         return [by_name[name] for name in self.saved]
 
     def own(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The kernel's attributes among those of the kernel and its gradient."""
+        """The attributes without those of only the gradient."""
         return {name: value for name, value in attributes.items() if name in self.attributes}
 
     def gradient_options(

@@ -35,7 +35,7 @@ _TEXTS = {
     "clip": "Bounds every pre-activation to -clip .. clip.",
     "layout": "1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).",
     "reset": "Where a new piece begins: the state starts at zero before these steps, in both directions. The "
-    "initial state belongs to the piece with which the direction starts, the final state to the one with "
+    "initial state belongs to the piece with which the direction starts, the final state to the piece with "
     "which it ends. In layout 1 it is (N, T).",
     "per_sample": "True gives the gradients of parameters for each {one} separately, with a batch axis in "
     'front. ``"norm"`` gives only their Euclidean norms, {norms}; its memory does not grow with N times the '
@@ -202,7 +202,7 @@ def _text(intro: str, sections: dict[str, str]) -> str:
 
 
 def _joined(own: str, added: Iterable[_Entry], names: Iterable[str]) -> str:
-    """The descriptions that a file has, and those of the other names that need one, in the order of names."""
+    """The file's own descriptions, and the added descriptions of other names, in the order of names."""
     place = {name: number for number, name in enumerate(names)}
     entries = [entry for entry in re.split(r"\n(?=\S)", own) if entry]
     heads = [re.split(" : |\n", entry)[0].split(", ") for entry in entries]

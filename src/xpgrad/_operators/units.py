@@ -229,9 +229,9 @@ def _times(count: int) -> str:
 
 def _total(widths: Sequence[int]) -> str:
     """The sum of widths."""
-    alone = -sum(width for width in widths if width < 0)
+    numbers = -sum(width for width in widths if width < 0)
     total = _times(sum(width for width in widths if width > 0))
-    return f"{total} + {alone}" if alone else total
+    return f"{total} + {numbers}" if numbers else total
 
 
 UNITS: dict[str, Unit] = {}

@@ -32,7 +32,7 @@ from xpgrad.slstm import SLSTMForward, SLSTMGrads
 
 
 def _rules_of(module: Any) -> dict[Callable, GradientRule]:
-    """The rules of a module's pairs with one output Y, which the gradient may take."""
+    """The rules of a module's functions with one output Y, which the gradient may take."""
     pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
     return {
         getattr(module, name.removesuffix("_grad")): GradientRule(

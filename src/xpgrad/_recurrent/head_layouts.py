@@ -40,9 +40,7 @@ def convert_slstm(parameters: Mapping[str, Any], source: str, target: str) -> di
     R, heads = _read_weight(xp, given.get(weight or ""), weight, source)
     B = _read_bias(xp, given.get(bias or ""), bias, source, R, given)
     if target == "flashrnn" and not heads and B is not None:
-        raise ValueError(
-            f"convert: parameters has {bias} alone, expected {weight} too, which tells the heads"
-        )
+        raise ValueError(f"convert: parameters has only {bias}, expected {weight} too, which tells the heads")
     _, weight, bias = _NAMES[target]
     found = {weight: _write_weight(xp, R, target), bias: B}
     if target == "flashrnn" and B is not None:
