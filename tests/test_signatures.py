@@ -142,6 +142,24 @@ def test_docstrings_have_their_sections(name: str) -> None:
         assert re.search(rf"(^|\W){argument}\W", described), f"{name}: {argument} is not described"
 
 
+def described(text: str) -> list[str]:
+    """The names that a docstring's section of parameters describes."""
+    section = text.split("Parameters\n----------\n")[1].split("\n\n")[0]
+    heads = [line.split(" : ")[0] for line in section.splitlines() if line[:1] != " "]
+    return [name for head in heads for name in head.split(", ")]
+
+
+@pytest.mark.parametrize("name", [name for unit in UNITS.values() for name in unit.functions])
+def test_recurrent_docstrings_describe_each_parameter_and_result_once(name: str) -> None:
+    function = getattr(xpgrad, name)
+    assert sorted(described(inspect.getdoc(function) or "")) == sorted(parameters(name))
+    result = result_type(function)
+    assert sorted(described(inspect.getdoc(result) or "")) == sorted(result._fields)
+    titles = re.findall(r"^(\w[\w ]+)\n-+$", inspect.getdoc(function) or "", re.M)
+    order = ["Parameters", "Returns", "Raises", "See Also", "Notes", "References", "Examples"]
+    assert titles == [title for title in order if title in titles]
+
+
 @pytest.mark.parametrize("name", ["conv", "conv_transpose"])
 def test_convolutions_follow_the_grammar(name: str) -> None:
     """The cotangent first, what the forward needs, then its options in its order, then the gradient's own."""

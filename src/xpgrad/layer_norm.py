@@ -22,6 +22,7 @@ from xpgrad._calls.plans import Asked
 from xpgrad._cells.call import CellCall
 from xpgrad._elementwise.activation_formulas import BoundActivation
 from xpgrad._operators.arguments import check_shape
+from xpgrad._operators.axes import shape_of
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit, UnitArray
 from xpgrad._operators.words import PerSample, TimeDirection
@@ -249,12 +250,10 @@ class _LayerNormCall(CellCall):
         self, direction: str, floats: dict[str, Any], widths: Mapping[str, int], states: Sequence[str]
     ) -> None:
         super()._check_shapes(direction, floats, widths, states)
-        D, H, gates = self.D, self.H, self._own.unit.rows
-        axes: dict[str, tuple[str, tuple[int, ...]]] = {"B": (f"D, {2 * gates}H", (D, 2 * gates * H))}
-        axes |= dict.fromkeys(("gamma", "beta"), (f"D, 2, {gates}H", (D, 2, gates * H)))
-        axes |= dict.fromkeys(("gamma_c", "beta_c"), ("D, H", (D, H)))
         for name in self._own.vectors:
-            check_shape(self.operator, name, floats[name], *axes[name])
+            axes = self._own.unit.axes[name]
+            expected = shape_of(axes, {"D": self.D, "H": self.H})
+            check_shape(self.operator, name, floats[name], axes.replace(" ", ", "), expected)
 
     def _joined(self) -> Any:
         """The cell's v: scales of the input's and of the recurrent product, and the shifts' sums."""

@@ -6,8 +6,9 @@ from typing import Any
 from xpgrad._calls.operation import Operation
 from xpgrad._calls.plans import Asked
 from xpgrad._operators.arguments import check_arrays, check_given, check_rank, check_shape
+from xpgrad._operators.axes import shape_of
 from xpgrad._operators.units import Unit
-from xpgrad._recurrent.checked_call import PARAMETERS, units
+from xpgrad._recurrent.checked_call import PARAMETERS
 
 
 class OneStep:
@@ -38,7 +39,7 @@ class OneStep:
 
     def _compute(self, asked: Asked, **options: Any) -> Any:
         """Check and compute, or record: the step's results."""
-        self._check(asked, {}, ())
+        self._check(asked, (), {})
         sequence = self._sequence(asked, self._forward.arrays)
         out = self._forward.compute(
             sequence, direction="forward", layout=0, cell_names=self._names, **options
@@ -50,8 +51,7 @@ class OneStep:
         self, asked: Asked, *, wanted: frozenset[str], per_sample: bool | str, **options: Any
     ) -> Any:
         """Check and compute, or record: a gradient for each argument, None if it is not wanted."""
-        widths = {own: self._unit.saved[name] for name, own in self._saved.items()}
-        self._check(asked, widths, tuple(self._cotangents.values()))
+        self._check(asked, tuple(self._saved.values()), self._unit.step_cotangents)
         of_sequence = {own: name for name, own in self._states.items()}
         grads = self._backward.compute(
             self._sequence(asked, self._backward.arrays), direction="forward", layout=0,
@@ -64,24 +64,20 @@ class OneStep:
             *(_of_one_step(name, by_name[of_sequence.get(name, name)], per_sample) for name in arguments)
         )
 
-    def _check(self, asked: Asked, saved: Mapping[str, int], cotangents: Sequence[str]) -> None:
+    def _check(self, asked: Asked, saved: Sequence[str], cotangents: Mapping[str, str]) -> None:
         """Check the arrays of a step, which have no axes of time and direction."""
-        unit, operator, arrays = self._unit, asked.operator, asked.arrays
-        X, W, R = arrays["X"], arrays["W"], arrays["R"]
-        widths = dict.fromkeys(self._states.values(), 1) | dict(saved)
-        check_given(operator, {"X": X, "W": W, "R": R} | {name: arrays[name] for name in widths})
-        rows = widths | dict.fromkeys(cotangents, 1)
-        check_arrays(operator, {name: arrays[name] for name in ("X", "W", "R", *rows, *unit.vectors)})
-        check_rank(operator, "X", X, "N, I")
-        check_rank(operator, "W", W, f"{units(unit.rows)}, I")
-        check_rank(operator, "R", R, f"{units(unit.rows)}, H")
-        (N, I), H = X.shape, R.shape[1]
-        check_shape(operator, "W", W, f"{units(unit.rows)}, I", (unit.rows * H, I))
-        check_shape(operator, "R", R, f"{units(unit.rows)}, H", (unit.rows * H, H))
-        for name, length in unit.vectors.items():
-            check_shape(operator, name, arrays[name], f"{length},", (int(length[:-1]) * H,))
-        for name, width in rows.items():
-            check_shape(operator, name, arrays[name], f"N, {units(width)}", (N, width * H))
+        operator, arrays, axes = asked.operator, asked.arrays, self._unit.step_axes
+        needed = ("X", "W", "R", *self._states.values(), *saved)
+        check_given(operator, {name: arrays[name] for name in needed})
+        own = {name: axes[name] for name in (*needed, *self._unit.vectors)}
+        own |= {name: axes[output] for output, name in cotangents.items()}
+        check_arrays(operator, {name: arrays[name] for name in own})
+        for name in ("X", "W", "R"):
+            check_rank(operator, name, arrays[name], own[name].replace(" ", ", "))
+        sizes = {**dict(zip("NI", arrays["X"].shape, strict=True)), "H": arrays["R"].shape[1]}
+        for name, symbols in own.items():
+            shown = symbols.replace(" ", ", ") if " " in symbols else f"{symbols},"
+            check_shape(operator, name, arrays[name], shown, shape_of(symbols, sizes))
 
     def _sequence(self, asked: Asked, names: Sequence[str]) -> Asked:
         """The step's call as a call for a sequence of length 1, with the sequence's names and axes."""
