@@ -86,7 +86,7 @@ class _Builder:
         return tuple(Buffer(f"{kind}_{name}", max(1, len(own)), "now") for name, own in self._inputs.items())
 
     def _given_places(self, kind: str) -> list[BufferBlock]:
-        """The places of these inputs' blocks, or of their cotangents."""
+        """The places of the blocks of inputs besides x, or of their cotangents."""
         return [BufferBlock(buffer, k) for buffer in self._given_buffers(kind) for k in range(buffer.blocks)]
 
     def _saved(self, values: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:

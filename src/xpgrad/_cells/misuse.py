@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# Operators and protocols of Python by their methods, as messages name them.
+# The names of Python's operators and protocols in messages, by method.
 _ARITHMETIC = {
     "__add__": "+", "__radd__": "+", "__sub__": "-", "__rsub__": "-", "__mul__": "*", "__rmul__": "*",
     "__truediv__": "/", "__rtruediv__": "/", "__pow__": "**", "__and__": "&", "__rand__": "&", "__or__": "|",
@@ -31,7 +31,7 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 
 
 class Refusing(ABC):
-    """Refuses what no formula can contain."""
+    """Raises for operations that no formula can contain."""
 
     @abstractmethod
     def refused(self, what: str) -> Exception:
@@ -80,7 +80,7 @@ setattr(StandIn, "__call__", _refusing("a call"))  # noqa: B010 - as the others
 
 
 def _flat(values: Any) -> Any:
-    """The elements of tuples and lists, and of those in them."""
+    """The elements of nested tuples and lists."""
     for value in values:
         if isinstance(value, tuple | list):
             yield from _flat(value)

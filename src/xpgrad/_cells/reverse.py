@@ -15,7 +15,7 @@ from xpgrad._cells.trace import StepGraph, number_of
 
 
 def _half_at_ties(xp: Any, d: Any, x: Any, y: Any) -> tuple:
-    """The cotangents of the larger and of the smaller one of x and y; at ties each has half."""
+    """The cotangents of x and y, of which the larger takes d; at ties each takes half."""
     taken = xp.where(x > y, d, xp.where(x < y, 0.0, 0.5 * d))
     return taken, d - taken
 
@@ -113,7 +113,7 @@ class _Reverse:
             )
 
     def _visit_product(self, value: StepValue) -> None:
-        """Visit a group of products when its first one comes: then the cotangents of all are known."""
+        """Visit a group of products at its first product: then the cotangents of all are known."""
         number = self._group_of[value]
         head = self._heads[number]
         if value is not head:
@@ -125,7 +125,7 @@ class _Reverse:
             self._add(source, self._tape.leaf("back", number, *(0.0 if d is None else d for d in zero)))
 
     def _visit_result(self, rule: Rule, value: Any) -> None:
-        """Visit a function with a rule when its first result comes."""
+        """Visit a function with a rule at its first result."""
         values = [result for result in rule.results if isinstance(result, StepValue)]
         head = min(values, key=number_of)
         if value is not head:

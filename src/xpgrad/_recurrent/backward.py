@@ -110,7 +110,7 @@ class BackwardLoop(StepLoop):
             self.put(buffer, self.engine.wrap(rows[:, k : k + 1]))
 
     def _put_input_rows(self, buffer: Buffer, name: str) -> None:
-        """Memory for the cotangent of an input besides X; a column for its mean if the input is a column."""
+        """Memory for the cotangent of an input besides X; one column, for its mean, if the input has one."""
         of_row = self.operands[f"input_{name}"].of_row
         width = 1 if of_row else buffer.blocks * self.call.H
         rows = None
@@ -119,7 +119,7 @@ class BackwardLoop(StepLoop):
         self.put(buffer, rows, of_row=of_row and rows is not None)
 
     def _carried(self, k: int) -> list[Any]:
-        """The cotangent that the step after passes to a state, in parts; the first starts at the end's."""
+        """A state's cotangent from the step after, in parts; the first starts with the final state's."""
         backs = [group.back for group in self.plan.groups if group.state == k]
         own = [carry(k)] if self.plan.direct[k] else []
         if k == 0 and self.hidden is not None:

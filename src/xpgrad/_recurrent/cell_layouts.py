@@ -91,7 +91,7 @@ def write_equinox(xp: Any, operator: str, arrays: Parameters, gradients: bool) -
 
 
 def _two_biases(xp: Any, single: Any, candidate: Any, gradients: bool) -> dict[str, Any]:
-    """Two biases that act as their sum: (b, 0), or as gradients twice the gradient of the sum."""
+    """Two biases that act as their sum: (b, 0); as gradients both are the gradient of the sum."""
     second = single if gradients else xp.zeros_like(single)
     if candidate is not None:
         shared = 2 * candidate.shape[-1]
@@ -131,7 +131,7 @@ def check_names(given: Parameters, known: Sequence[str], layout: str) -> None:
 
 
 def blocks(array: Any, count: int, axis: int) -> list[Any]:
-    """Split the array into `count` equal parts along its last or last but one axis."""
+    """Split the array into `count` equal parts along one of its last two axes."""
     width = array.shape[axis] // count
     parts = [slice(number * width, (number + 1) * width) for number in range(count)]
     return [array[..., part] if axis == -1 else array[..., part, :] for part in parts]

@@ -65,7 +65,7 @@ def _read_weight(xp: Any, R: Any, name: Any, source: str) -> tuple[Any, int]:
         return R, R.shape[1]
     check_rank("convert", name, R, "k, 4H/k, H/k")
     heads, rows, columns = R.shape
-    if rows * _GATES == columns:  # the CUDA backend's
+    if rows * _GATES == columns:  # the layout of the CUDA backend
         parted = xp.reshape(R, (heads, rows, _GATES, rows))
         return xp.permute_dims(parted, (2, 0, 3, 1)), heads
     check_shape("convert", name, R, "k, 4H/k, H/k", (heads, _GATES * columns, columns))

@@ -25,7 +25,7 @@ def _constant(xp: Any, x: Any, number: Any) -> tuple:
 
 
 class StepLoop:
-    """The operands of one direction's loop by name, and stages on them; `inputs` are those besides x."""
+    """The operands of one direction's loop by name, and stages on them; `inputs` are the inputs besides x."""
 
     def __init__(
         self, call: RecurrentCall, direction: Direction, plan: ForwardPlan | BackwardPlan,

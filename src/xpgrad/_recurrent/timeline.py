@@ -86,7 +86,7 @@ class RowOrder(ABC):
 
     @abstractmethod
     def forward(self) -> tuple[Any, Any]:
-        """The first step, which starts from the initial state, and the later ones."""
+        """The first step, which starts from the initial state, and the later steps."""
 
     @abstractmethod
     def chunks(self, limit: int | None) -> Iterable[Any]:
@@ -131,7 +131,7 @@ class RowOrder(ABC):
         return self.sort(states)
 
     def unsort(self, states: Any) -> Any:
-        """The inverse of `sort`: states (N, width), zero for sequences that no piece starts."""
+        """The inverse of `sort`: states (N, width); zero for sequences whose state no piece takes."""
         return states
 
     @abstractmethod
