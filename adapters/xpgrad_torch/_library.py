@@ -1,13 +1,12 @@
-"""The kernels as registered operators of PyTorch, ``torch.ops.xpgrad.lstm`` and so on, for its compilers.
+"""Kernels as registered operators for PyTorch's compilers: ``torch.ops.xpgrad.lstm`` and so on.
 
 `torch.compile`, `torch.export` and other recorders see each kernel and each gradient as one operator, and
-``FlopCounterMode`` counts its products. Schemas, shapes and derivatives come from the kernels' descriptions.
+``FlopCounterMode`` counts its products. Schemas, shapes and derivatives follow from the kernels' descriptions.
 """
 
 import inspect
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from xpgrad_torch._layout import placed_as
 from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._private import count_dispatch_modes, is_wrapped
 
-# A list of one integer stands for that integer, which applies to all dimensions.
+# A list with one integer means this integer for all dimensions.
 _SIZES = "int | Sequence[int]"
 _TYPES = {
     "str": "str",
@@ -44,11 +43,11 @@ _TYPES = {
 
 
 MOST_ARGUMENTS = 64
-"""How many arguments an operator of PyTorch may have."""
+"""The most arguments that an operator of PyTorch may have."""
 
 
 def count_arguments(kernel: TorchKernel) -> int:
-    """Return how many arguments the gradient's operator has; the kernel's own has fewer."""
+    """Return the number of arguments of the gradient's operator; the kernel's own has fewer."""
     options = len(kernel.attributes | kernel.gradient_attributes) + kernel.has_per_sample + 1  # wrt
     return len(kernel.gradient_arrays) + options
 
@@ -60,8 +59,15 @@ def registered(kernel: TorchKernel) -> TorchKernel:
     return kernel
 
 
-class _RegisteredOperator(ABC):
-    """The part that the operators of kernels and of gradients share."""
+class _RegisteredOperator:
+    """The common part of kernels' operators and gradients' operators, which have the rules for PyTorch."""
+
+    run: Callable[..., Any]
+    fake: Callable[..., Any]
+    setup_context: Callable[..., None]
+    backward: Callable[..., Any]
+    vmap: Callable[..., Any]
+    operations: Callable[..., int]
 
     def __init__(self, kernel: TorchKernel, name: str, schema: str) -> None:
         self.kernel = kernel
@@ -77,42 +83,18 @@ class _RegisteredOperator(ABC):
             register_flop_formula(getattr(torch.ops.xpgrad, name))(self.operations)
 
     def numbers(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all attributes as the kernel takes them; PyTorch omits those with their default value."""
+        """Return all attributes as the kernel takes them; PyTorch omits attributes with their default."""
         return self.defaults | {
             name: value[0] if name in self.sizes and len(value) == 1 else value
             for name, value in attributes.items()
         }
 
-    @abstractmethod
-    def run(self, *arrays: Any, **attributes: Any) -> Any:
-        """Return the outputs."""
-
-    @abstractmethod
-    def fake(self, *arrays: Any, **attributes: Any) -> Any:
-        """Return outputs of the right shapes, without values."""
-
-    @abstractmethod
-    def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        """Save the inputs of the backward. An operator without attributes has no keywords."""
-
-    @abstractmethod
-    def backward(self, ctx: Any, *cotangents: Any) -> Any:
-        """Return the cotangents of the inputs."""
-
-    @abstractmethod
-    def vmap(self, info: Any, dims: Any, *arrays: Any, **attributes: Any) -> Any:
-        """Return the outputs of a batch, and their batch axes."""
-
-    @abstractmethod
-    def operations(self, *shapes: Any, out_shape: Any, **attributes: Any) -> int:
-        """Return how many operations the products have, for the shapes of operands and outputs."""
-
 
 class _ForwardOperator(_RegisteredOperator):
-    """A kernel. It also has the attributes of the gradient alone, and passes them on."""
+    """A kernel. It takes the gradient's own attributes too, for its backward."""
 
     def __init__(self, kernel: TorchKernel, name: str) -> None:
-        # No defaults: PyTorch would leave such arguments out, and count gradients without them.
+        # No defaults: PyTorch would omit such arguments, and count gradients without them.
         operands = [f"Tensor{'' if x in kernel.required else '?'} {x}" for x in kernel.operands]
         results = ", ".join(["Tensor"] * len(kernel.outputs))
         super().__init__(kernel, name, _schema(kernel, operands, [], f"({results})"))
@@ -129,7 +111,7 @@ class _ForwardOperator(_RegisteredOperator):
         told = [_shape_of(kernel, name, sizes, own) for name in kernel.outputs]
         shapes = [shape for shape in told if shape is not None]
         if len(shapes) < len(told):
-            # without lengths: nobody knows these numbers, and no shape depends on them
+            # without lengths: their values are unknown, and no shape depends on them
             pairs = zip(kernel.operands, operands, strict=True)
             given = [None if name == LENGTHS else x for name, x in pairs]
             with only_shapes():
@@ -176,7 +158,7 @@ class _ForwardOperator(_RegisteredOperator):
 
 
 class _GradientOperator(_RegisteredOperator):
-    """A gradient: the gradients in the wanted operands, in the order of `wrt`.
+    """A kernel's gradient: the gradients of the operands `wrt`, in this order.
 
     Its own derivative treats the saved arrays as functions of the operands.
     """
@@ -206,7 +188,7 @@ class _GradientOperator(_RegisteredOperator):
         sizes = _axis_sizes(kernel, _shapes(kernel.gradient_arrays, arrays), attributes)
         grads = []
         for name in wrt:
-            # a bias is no argument of the gradient: its shape follows from the axes' names
+            # a bias is no argument of the gradient: its shape follows from its axes' names
             shape: Any = named[name].shape if name in named else _shape_of(kernel, name, sizes, attributes)
             if per_sample and kernel.batch_axis(name, attributes) is None:
                 shape = (*sizes["N"], *shape)
@@ -267,12 +249,12 @@ def _shapes(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Sequence[i
 
 
 def _given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Return the values that are there, by name."""
+    """Return the values that are not None, by name."""
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _is_eager(output: Tensor) -> bool:
-    """Tell whether an output is memory that nobody follows: no compiler, no mode, no transformation."""
+    """Tell whether an output is plain memory, without a compiler, a mode or a transformation."""
     return type(output) is Tensor and not is_wrapped(output) and not count_dispatch_modes()
 
 
@@ -288,7 +270,7 @@ def _result(results: Sequence[Any]) -> Any:
 def _axis_sizes(
     kernel: TorchKernel, shapes: Mapping[str, Sequence[int]], attributes: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of named axes: a tuple of all for "...", an empty one for a missing N."""
+    """Return the size of each named axis as a tuple: several sizes for "...", none for a missing N."""
     sizes: dict[str, tuple[int, ...]] = {}
     multiples: dict[str, int] = {}
     for name in [name for name in shapes if name in kernel.shapes]:
@@ -301,7 +283,7 @@ def _axis_sizes(
                 sizes.setdefault(axis, shape[k:] if axis in OPEN else shape[k : k + 1])
             elif axis not in multiples:
                 multiples[axis] = shape[k]
-    for axis, size in multiples.items():  # where no array has the axis itself
+    for axis, size in multiples.items():  # if no array has the axis itself
         symbol = axis.lstrip("0123456789")
         if symbol and symbol not in sizes:
             sizes[symbol] = (size // int(axis.removesuffix(symbol)),)
@@ -311,7 +293,7 @@ def _axis_sizes(
 def _shape_of(
     kernel: TorchKernel, name: str, sizes: Mapping[str, tuple[int, ...]], attributes: Mapping[str, Any]
 ) -> list[int] | None:
-    """Return the shape of an array from the sizes of axes; None where it takes a computation."""
+    """Return the shape of an array from the sizes of axes; None if only a computation tells it."""
     axes = kernel.axes(name, attributes)
     if "?" in axes:
         return None
