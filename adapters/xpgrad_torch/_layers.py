@@ -197,7 +197,7 @@ class Layers(OneLayer):
             states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
             states = tuple(state.unsqueeze(1) for state in states) if single else states
         if lengths is not None or reset is not None:
-            lengths = self._lengths_tensor(lengths, X, in_time_major(reset, single, self.batch_first))
+            lengths = self._lengths_tensor(lengths, X, in_time_major(reset, 1, single, self.batch_first))
         if self.num_layers == 1:
             sequences, finals = self._run_layer(self._suffixes(), X, lengths, states)
         else:

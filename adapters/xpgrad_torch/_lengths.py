@@ -69,12 +69,11 @@ def with_resets(operator: str, X: Any, lengths: Tensor | None, reset: Any, layou
     return joined(torch, own.to(X.device, torch.int64), (reset if layout else reset.T).to(X.device))
 
 
-def in_time_major(reset: Any, single: bool, batch_first: bool) -> Any:
-    """Return a module's resets (T, N), which it gets as its input is laid out; what is wrong as it is."""
-    axes = getattr(reset, "ndim", None)
-    if single:
-        return reset[:, None] if axes == 1 else reset
-    return reset.T if batch_first and axes == 2 else reset
+def in_time_major(x: Any, axes: int, single: bool, batch_first: bool) -> Any:
+    """Return a module's array (T, N, ...), with `axes` axes for one sequence; a wrong array unchanged."""
+    if getattr(x, "ndim", None) != axes + (not single):
+        return x
+    return x[:, None] if single else x.swapaxes(0, 1) if batch_first else x
 
 
 def name_lengths(error: Exception, layer: str) -> None:

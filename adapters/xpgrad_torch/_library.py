@@ -1,7 +1,7 @@
 """Kernels as registered operators for PyTorch's compilers: ``torch.ops.xpgrad.lstm`` and so on.
 
 `torch.compile`, `torch.export` and other recorders see each kernel and each gradient as one operator, and
-``FlopCounterMode`` counts its products. Schemas, shapes and derivatives follow from the kernels' descriptions.
+``FlopCounterMode`` counts its products. Schemas, shapes and derivatives follow from their descriptions.
 """
 
 import inspect

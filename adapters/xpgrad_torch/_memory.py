@@ -16,16 +16,16 @@ from xpgrad_torch._stacked import joined
 _ENDS = {"initial_h": "H_t", "initial_c": "C_t", "initial_n": "N_t", "initial_m": "M_t"}
 
 
-def check_save(operator: str, save: Any) -> None:
-    """Raise TypeError or ValueError for what `save` can't be."""
+def check_save(operator: str, save: Any, steps: bool = True) -> None:
+    """Raise TypeError or ValueError unless `save` is "all", "states" or, with `steps`, a number of steps."""
+    expected = "'all', 'states' or a number of steps" if steps else "'all' or 'states'"
     if isinstance(save, str):
         if save not in ("all", "states"):
-            raise ValueError(f"{operator}: save is {save!r}, expected 'all', 'states' or a number of steps")
+            raise ValueError(f"{operator}: save is {save!r}, expected {expected}")
     elif isinstance(save, bool) or not isinstance(save, int):
-        raise TypeError(
-            f"{operator}: save is {save!r} of type {type(save).__name__}, expected 'all', 'states' or a "
-            "number of steps"
-        )
+        raise TypeError(f"{operator}: save is {save!r} of type {type(save).__name__}, expected {expected}")
+    elif not steps:
+        raise ValueError(f"{operator}: save is {save}, expected {expected}")
     elif save < 1:
         raise ValueError(f"{operator}: save is {save}, expected a number of steps of at least 1")
 

@@ -1,4 +1,4 @@
-"""One layer over sequences that runs a declared operator: its parameters follow from the declaration."""
+"""A layer over sequences that runs a declared operator; its parameters follow from the declaration."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -7,22 +7,17 @@ from torch import Tensor
 
 from xpgrad._operators.units import UNITS, Unit
 from xpgrad_torch._docs import layer_docstring
-from xpgrad_torch._sequence_layer import SequenceLayer
+from xpgrad_torch._sequence_layer import SequenceLayer, check_sizes
 
 
 class UnitLayer(SequenceLayer):
-    """A layer on one of the functions for recurrent operators.
+    """A layer that runs one of the functions for recurrent operators.
 
-    A subclass is declared with its `function`. Its docstring says what it is and describes the attributes of
-    its own; the rest follows from the declaration.
-
-    Parameters
-    ----------
-    input_size, hidden_size, bias, batch_first, bidirectional, device, dtype, save
-        As a subclass describes them.
-    heads : int
-        Into how many parts the columns of R are cut.
+    A subclass is declared with its `function`. Its docstring has a first line and describes its own
+    parameters; the rest follows from the declaration. `heads` is the number of blocks of R.
     """
+
+    _SAVES_STEPS = True
 
     _UNIT: ClassVar[Unit]
     _FUNCTION: ClassVar[Callable[..., tuple[Tensor, ...]]]
@@ -51,27 +46,17 @@ class UnitLayer(SequenceLayer):
         save: str | int = "all",
         heads: int = 1,
     ) -> None:
-        self._check_sizes(input_size=input_size, hidden_size=hidden_size)
+        check_sizes(type(self).__name__, input_size, hidden_size, heads)
         sizes = {"I": input_size, "J": hidden_size, "E": hidden_size // heads}
         axes = {name: self._UNIT.axes[name] for name in ("W", "R", "B", *self._UNIT.parameters)}
-        shapes = {name: _shape(own, sizes, hidden_size) for name, own in axes.items() if bias or name != "B"}
+        shapes = {
+            name: _shape(own, sizes, hidden_size) if bias or name != "B" else None
+            for name, own in axes.items()
+        }
         super().__init__(
-            input_size,
-            hidden_size,
-            shapes,
-            bidirectional=bidirectional,
-            batch_first=batch_first,
-            save=save,
-            device=device,
-            dtype=dtype,
-        )
-        self.bias = bias
-        if not bias:
-            self.register_parameter("B", None)
-
-    def extra_repr(self) -> str:
-        """Return the constructor's arguments."""
-        return super().extra_repr() + ("" if self.bias else ", bias=False")
+            input_size, hidden_size, shapes, bidirectional=bidirectional, batch_first=batch_first, save=save,
+            device=device, dtype=dtype,
+        )  # fmt: skip
 
     def _attributes(self) -> dict[str, Any]:
         """Return the function's own attributes."""
@@ -94,7 +79,7 @@ class UnitLayer(SequenceLayer):
         outputs = type(self)._FUNCTION(
             X=X, **inputs, **parameters, sequence_lens=lengths,
             **dict(zip(unit.initial, states, strict=True)), save=self.save,
-            direction="bidirectional" if self.bidirectional else "forward", **self._attributes(),
+            direction=self._direction, **self._attributes(),
         )  # fmt: skip
         return outputs[0], tuple(outputs[1 : 1 + len(states)])
 

@@ -36,7 +36,7 @@ class AUGRU(UnitLayer, function=augru):
     """GRU with an attentional update gate.
 
     reset_after : bool
-        Whether the reset gate multiplies behind the recurrent product, as in `torch.nn.GRU`.
+        Whether the reset gate multiplies after the recurrent product, as in `torch.nn.GRU`.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class AUGRU(UnitLayer, function=augru):
         reset_after: bool = True,
         save: str | int = "all",
     ) -> None:
-        self._check_sizes(input_size=input_size, hidden_size=hidden_size)
         check_choice("AUGRU", "reset_after", reset_after, (False, True))
         super().__init__(input_size, hidden_size, bias, batch_first, bidirectional, device, dtype, save=save)
         self.reset_after = reset_after

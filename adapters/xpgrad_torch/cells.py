@@ -1,7 +1,7 @@
 """`xpgrad.Cell` in PyTorch: as a differentiable function of tensors, and as a layer."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -13,19 +13,19 @@ from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import MOST_ARGUMENTS, count_arguments, registered
 from xpgrad_torch._memory import check_save
-from xpgrad_torch._sequence_layer import SequenceLayer
+from xpgrad_torch._sequence_layer import SequenceLayer, check_sizes
 
 _kernels: dict[xpgrad.Cell, TorchKernel] = {}
 _by_operator: dict[str, TorchKernel] = {}
 
 
 def _kernel_of(cell: xpgrad.Cell) -> TorchKernel:
-    """Return what PyTorch has to know of a cell; made when it is first used here."""
+    """Return a cell's kernel, which the cell's first use makes."""
     if not isinstance(cell, xpgrad.Cell):
         raise TypeError(f"run_cell: cell is {type(cell).__name__}, expected xpgrad.Cell")
     found = _kernels.get(cell)
     if found is None:
-        # Exported programs and compilers' caches keep the name: one formula has the same in each process.
+        # Exported programs and compilers' caches keep the name: a formula has the same in each process.
         operator = f"cell_{cell.__name__}_{cell.digest}"
         found = _by_operator.get(operator) or _made(cell, operator)
         _kernels[cell] = _by_operator[operator] = found
@@ -33,7 +33,7 @@ def _kernel_of(cell: xpgrad.Cell) -> TorchKernel:
 
 
 def _made(cell: xpgrad.Cell, operator: str) -> TorchKernel:
-    """Return the cell's kernel, with its operators, which are registered under this name."""
+    """Return a new kernel for the cell, and register its operators under this name."""
     kernel = TorchKernel(cell.__name__, shapes=axes_of_cell(cell), planned=True, operator=operator, cell=cell)
     if (count := count_arguments(kernel)) > MOST_ARGUMENTS:
         raise ValueError(
@@ -60,8 +60,8 @@ def run_cell(
 ) -> tuple[Tensor, ...]:
     """Run your own cell as a differentiable function of PyTorch tensors.
 
-    `xpgrad.Cell` says what a cell computes. Only gradients that something requires are computed. They are
-    differentiable, then in PyTorch's own operators.
+    `xpgrad.Cell` describes cells. Gradients are computed only for operands that require one. They are
+    themselves differentiable, then in PyTorch's own operators.
 
     Parameters
     ----------
@@ -70,12 +70,12 @@ def run_cell(
     X : Tensor
         Input, (T, N, I).
     W, R, v : Tensor
-        The cell's parameters, (D, k·H, I), (D, k·H, H), (D, k·H) for k blocks each; None for those that it
-        does not have.
+        The cell's parameters, (D, k·H, I), (D, k·H, H), (D, k·H) for k blocks each; None for a parameter
+        that the cell does not have.
     sequence_lens : Tensor, other integer array or sequence of int, optional
         Length of each sequence, (N,), integers from 0 to T.
     initial : sequence of Tensor, optional
-        The initial value of each state that the cell's step reads, (D, N, H); zero where left out or None.
+        The initial value of each state that the cell's step reads, (D, N, H); None for zeros.
     direction, layout
         As of the cell.
     reset : Tensor, optional
@@ -84,7 +84,7 @@ def run_cell(
         What is kept for the gradient: with ``"all"`` the values that the cell saves; with ``"states"``
         only the operands, and the gradient runs the cell again.
     **inputs : Tensor
-        The cell's inputs beside x by name, (T, N, H), (T, N, 1), or (T, N, k·H) for k blocks.
+        The cell's further inputs by name, (T, N, H), (T, N, 1), or (T, N, k·H) for k blocks.
 
     Returns
     -------
@@ -113,9 +113,7 @@ def run_cell(
     torch.Size([1, 5, 5])
     """
     kernel, name = _kernel_of(cell), cell.__name__
-    check_save(name, save)
-    if save not in ("all", "states"):
-        raise ValueError(f"{name}: save is {save!r}, expected 'all' or 'states'")
+    check_save(name, save, steps=False)
     parameters: dict[str, Any] = {"W": W, "R": R, "v": v}
     for kind, parameter in parameters.items():
         if parameter is not None and not cell.blocks[kind]:
@@ -160,7 +158,7 @@ class CellLayer(SequenceLayer):
     Attributes
     ----------
     W, R, v : Parameter
-        (D, k·H, I), (D, k·H, H / heads), (D, k·H) for k blocks each, as far as the cell has them. They start
+        (D, k·H, I), (D, k·H, H / heads), (D, k·H) for k blocks each, if the cell has them. They are drawn
         uniform between -1/sqrt(H) and 1/sqrt(H), as in `torch.nn.LSTM`.
 
     Examples
@@ -189,26 +187,16 @@ class CellLayer(SequenceLayer):
         dtype: Any = None,
     ) -> None:
         _kernel_of(cell)
-        self._check_sizes(input_size=input_size, hidden_size=hidden_size)
-        if save not in ("all", "states"):
-            raise ValueError(f"CellLayer: save is {save!r}, expected 'all' or 'states'")
-        if hidden_size % cell.heads:
-            raise ValueError(
-                f"CellLayer: hidden_size is {hidden_size}, expected a multiple of heads = {cell.heads}"
-            )
+        check_sizes(type(self).__name__, input_size, hidden_size, cell.heads)
         tails: dict[str, tuple[int, ...]] = {
             "W": (input_size,), "R": (hidden_size // cell.heads,), "v": ()
         }  # fmt: skip
+        blocks = {kind: len(names) for kind, names in cell.blocks.items() if names}
+        shapes = {kind: (count * hidden_size, *tails[kind]) for kind, count in blocks.items()}
         super().__init__(
-            input_size,
-            hidden_size,
-            {kind: (len(names) * hidden_size, *tails[kind]) for kind, names in cell.blocks.items() if names},
-            bidirectional=bidirectional,
-            batch_first=batch_first,
-            save=save,
-            device=device,
-            dtype=dtype,
-        )
+            input_size, hidden_size, shapes, bidirectional=bidirectional, batch_first=batch_first, save=save,
+            device=device, dtype=dtype,
+        )  # fmt: skip
         self.cell = cell
 
     def extra_repr(self) -> str:
@@ -222,7 +210,6 @@ class CellLayer(SequenceLayer):
         self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         W, R, v = (getattr(self, kind, None) for kind in ("W", "R", "v"))
-        direction = "bidirectional" if self.bidirectional else "forward"
-        options: dict[str, Any] = {"direction": direction, "save": cast(Saved, self.save), **inputs}
+        options: dict[str, Any] = {"direction": self._direction, "save": self.save, **inputs}
         outputs = run_cell(self.cell, X, W, R, v, lengths, initial, **options)
         return outputs[0], outputs[len(self.cell.states) :]

@@ -1,4 +1,4 @@
-"""GRU-D: two cells one behind the other, each with its own gradient; the function and the layer."""
+"""GRU-D, two cells in sequence, each with its own gradient: the function and the layer."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -35,13 +35,13 @@ def gru_d(
 ) -> tuple[Tensor, Tensor]:
     """GRU-D as a differentiable function of PyTorch tensors.
 
-    What it computes, and what each attribute does, is described in `xpgrad.gru_d`. The gradient is itself
-    differentiable, then through PyTorch's own operators.
+    `xpgrad.gru_d` has the equations and describes every attribute. The gradient is itself differentiable,
+    then in PyTorch's own operators.
 
     Parameters
     ----------
     X, mask, delta : Tensor
-        Values, 1 where one was observed and 0 where none was, and the time since each variable's last
+        Values, 1 for an observed value and 0 for a missing one, and the time since each variable's last
         observation, (T, N, I). The mask has no gradient.
     W, R : Tensor
         Weights, (D, 3H, 2I) and (D, 3H, H). The rows are in order z r h.
@@ -68,9 +68,9 @@ def gru_d(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where a shape or an attribute breaks the operator's rules.
+        If a shape or an attribute breaks the operator's rules.
 
     Notes
     -----
@@ -117,7 +117,7 @@ def gru_d(
 
 
 class GRUD(SequenceLayer):
-    """GRU-D for series with missing values; what it computes is described in `xpgrad.gru_d`.
+    """GRU-D for series with missing values; `xpgrad.gru_d` has the equations.
 
     It is called as ``layer(values, mask, delta, hx=None, lengths=None, reset=None)``.
 
@@ -141,14 +141,14 @@ class GRUD(SequenceLayer):
     Attributes
     ----------
     W, R, B, decay_x, decay_h : Parameter
-        As `xpgrad.gru_d` has them, gates in the order z r h. They begin as those of `torch.nn.GRU`.
+        As `xpgrad.gru_d` has them, gates in the order z r h, drawn as in `torch.nn.GRU`.
     mean : Tensor
         (I,).
 
     Raises
     ------
     ValueError, TypeError
-        From the constructor and from a call, where a size or an attribute breaks the operator's rules.
+        From the constructor and from a call, if a size or an attribute breaks the operator's rules.
 
     Examples
     --------
@@ -181,18 +181,12 @@ class GRUD(SequenceLayer):
         *,
         save: str = "all",
     ) -> None:
-        check_sizes("GRUD", input_size=input_size, hidden_size=hidden_size)
-        if isinstance(save, str | int) and save not in ("all", "states"):
-            raise ValueError(f"GRUD: save is {save!r}, expected 'all' or 'states'")
+        check_sizes("GRUD", input_size, hidden_size)
         I, H = input_size, hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"W": (3 * H, 2 * I), "R": (3 * H, H)}
-        shapes |= {"B": (3 * H,)} if bias else {}
-        shapes |= {"decay_x": (2, I), "decay_h": (H, I + 1)}
+        shapes: dict[str, tuple[int, ...] | None] = {"W": (3 * H, 2 * I), "R": (3 * H, H)}
+        shapes |= {"B": (3 * H,) if bias else None, "decay_x": (2, I), "decay_h": (H, I + 1)}
         options: dict[str, Any] = {"bidirectional": bidirectional, "batch_first": batch_first, "save": save}
         super().__init__(I, H, shapes, **options, device=device, dtype=dtype)
-        self.bias = bias
-        if not bias:
-            self.register_parameter("B", None)
         if mean is not None and (not isinstance(mean, Tensor) or mean.shape != (I,)):
             shown = tuple(mean.shape) if isinstance(mean, Tensor) else type_of(mean)
             raise ValueError(f"GRUD: mean is {shown}, expected a tensor of shape (I,) = ({I},)")
@@ -200,13 +194,9 @@ class GRUD(SequenceLayer):
         self.register_buffer("mean", zeros if mean is None else mean.to(zeros))
 
     def _kernel_parameters(self) -> list[nn.Parameter]:
-        return []  # no kernel takes one as it is
+        return []  # the kernels take parts of them
 
-    def extra_repr(self) -> str:
-        """Return the constructor's arguments."""
-        return super().extra_repr() + ("" if self.bias else ", bias=False")
-
-    def forward(  # type: ignore[override]  # a cell's inputs have no names there
+    def forward(  # type: ignore[override]  # SequenceLayer has no names for further inputs
         self,
         values: Tensor,
         mask: Tensor,
@@ -220,8 +210,8 @@ class GRUD(SequenceLayer):
         Parameters
         ----------
         values, mask, delta : Tensor
-            (T, N, I), (N, T, I) where `batch_first`, or (T, I) for a single series: values, 1 where one was
-            observed and 0 where none was, and the time since each variable's last observation.
+            (T, N, I), (N, T, I) where `batch_first`, or (T, I) for a single series: values, 1 for an observed
+            value and 0 for a missing one, and the time since each variable's last observation.
         hx : Tensor, optional
             Initial state (D, N, H), without N for a single series; default zeros.
         lengths : Tensor or sequence of int, optional
@@ -248,7 +238,7 @@ class GRUD(SequenceLayer):
         (begin,) = initial or (None,)
         H_all, H_t = gru_d(
             X, inputs["mask"], inputs["delta"], self.W, self.R, self.decay_x, self.decay_h, self.B,
-            self.mean.expand(len(self.W), -1), lengths, begin,
-            direction="bidirectional" if self.bidirectional else "forward", save=cast(str, self.save),
+            self.mean.expand(len(self.W), -1), lengths, begin, direction=self._direction,
+            save=cast(str, self.save),
         )  # fmt: skip
         return H_all, (H_t,)

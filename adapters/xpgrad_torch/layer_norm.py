@@ -11,14 +11,13 @@ import xpgrad
 from xpgrad._operators.words import Saved
 from xpgrad_torch import functional
 from xpgrad_torch._opacus import hold, holder
-from xpgrad_torch._sequence_layer import SequenceLayer
 from xpgrad_torch._unit_layer import UnitLayer
 
 __all__ = ["LayerNormGRU", "LayerNormLSTM"]
 
 
 class _LayerNormLayer(UnitLayer):
-    """What both modules share."""
+    """The common part of both modules."""
 
     _OPTIONS: ClassVar[tuple[str, ...]] = ("clip", "activations", "activation_alpha", "activation_beta")
 
@@ -46,17 +45,14 @@ class _LayerNormLayer(UnitLayer):
         self._check_options()
 
     def _check_options(self) -> None:
-        """Raise now what the operator would raise at the first batch."""
+        """Raise the error now that the operator would raise at the first batch."""
         D, G = (2 if self.bidirectional else 1), self._UNIT.rows
         weights, pair, row = np.zeros((D, G, 1)), np.zeros((D, 2, G)), np.zeros((D, 1))
         vectors = [row if name.endswith("_c") else pair for name in self._UNIT.parameters]
         with xpgrad.use_engine("standard"):
             operator = getattr(xpgrad, self._UNIT.name)
-            direction = "bidirectional" if self.bidirectional else "forward"
-            operator(
-                np.zeros((1, 1, 1)), weights, weights, None, *vectors, direction=direction,
-                **self._attributes(),
-            )  # fmt: skip
+            attributes = {"direction": self._direction, **self._attributes()}
+            operator(np.zeros((1, 1, 1)), weights, weights, None, *vectors, **attributes)
 
     def _attributes(self) -> dict[str, Any]:
         options = {name: getattr(self, holder(name)) for name in self._OPTIONS}
@@ -75,9 +71,8 @@ class _LayerNormLayer(UnitLayer):
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""
-        options = {name: getattr(self, holder(name)) for name in self._OPTIONS}
-        extras = [f"{name}={value!r}" for name, value in options.items() if value is not None]
-        return ", ".join([SequenceLayer.extra_repr(self), f"epsilon={self.epsilon}", *extras])
+        extras = [f"{name}={value!r}" for name, value in self._attributes().items() if value is not None]
+        return ", ".join([super().extra_repr(), *extras])
 
 
 class LayerNormLSTM(_LayerNormLayer, function=functional.layer_norm_lstm):

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from xpgrad._operators.arguments import check_choice
 from xpgrad_torch._docs import described_recurrent
-from xpgrad_torch._sequence_layer import SequenceLayer
 from xpgrad_torch._unit_layer import UnitLayer
 from xpgrad_torch._units import run_recurrent
 
@@ -40,7 +39,7 @@ class SLSTM(UnitLayer, function=slstm):
     """The sLSTM of xLSTM.
 
     heads : int
-        Into how many parts the states are cut; it divides H.
+        The number of parts of each state; it divides H.
     forget : {"sigmoid", "exp"}
         The forget gate's activation.
     """
@@ -59,29 +58,16 @@ class SLSTM(UnitLayer, function=slstm):
         forget: str = "sigmoid",
         save: str | int = "all",
     ) -> None:
-        self._check_sizes(input_size=input_size, hidden_size=hidden_size, heads=heads)
-        if hidden_size % heads:
-            raise ValueError(f"SLSTM: hidden_size is {hidden_size}, expected a multiple of heads = {heads}")
         check_choice("SLSTM", "forget", forget, ("sigmoid", "exp"))
-        super().__init__(
-            input_size,
-            hidden_size,
-            bias,
-            batch_first,
-            bidirectional,
-            device,
-            dtype,
-            save=save,
-            heads=heads,
-        )
+        options: dict[str, Any] = {"save": save, "heads": heads}
+        super().__init__(input_size, hidden_size, bias, batch_first, bidirectional, device, dtype, **options)
         self.heads, self.forget = heads, forget
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""
         extra = f", heads={self.heads}" if self.heads > 1 else ""
-        extra += "" if self.bias else ", bias=False"
         extra += f", forget={self.forget!r}" if self.forget != "sigmoid" else ""
-        return SequenceLayer.extra_repr(self) + extra  # heads stand in front of the bias
+        return super().extra_repr() + extra
 
     def _attributes(self) -> dict[str, Any]:
         return {"heads": self.heads, "forget": self.forget}
