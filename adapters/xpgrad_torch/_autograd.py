@@ -527,7 +527,11 @@ def apply(
     operands = _with_own_lengths(kernel, operands)
     outputs: Sequence[Tensor]
     if has_expanded(operands):
-        return _run_expanded(kernel, operands, attributes, again, asked)[:wanted_outputs]
+        return run_expanded(
+            kernel.name, kernel, dict(zip(kernel.operands, operands, strict=True)), attributes,
+            len(kernel.cotangents),
+            lambda given: apply(kernel, list(given.values()), attributes, again=again, **asked),
+        )[:wanted_outputs]  # fmt: skip
     try:
         if not followed and kernel.has_programs(operands):
             layout, flat = flattened(operands)
@@ -582,24 +586,6 @@ def _apart(kernel: TorchKernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
     if not torch.is_grad_enabled() or torch.compiler.is_exporting() or torch.jit.is_tracing():
         return outputs
     return [output.clone() if k in kernel.returned else output for k, output in enumerate(outputs)]
-
-
-def _run_expanded(
-    kernel: TorchKernel,
-    operands: Sequence[Tensor | None],
-    attributes: Mapping[str, Any],
-    again: bool,
-    asked: Mapping[str, Any],
-) -> tuple[Tensor, ...]:
-    """Run the kernel on operands; some of them are expanded weights."""
-    names = kernel.outputs[: len(kernel.cotangents)]
-    return run_expanded(
-        kernel.name,
-        lambda *given: apply(kernel, given, attributes, again=again, **asked),
-        operands,
-        [kernel.batch_axis(name, attributes) for name in kernel.operands],
-        [kernel.batch_axis(name, attributes) or 0 for name in names],
-    )
 
 
 def _as_operator(

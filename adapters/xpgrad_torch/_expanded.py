@@ -1,16 +1,18 @@
 """Per-sample gradients for PyTorch's ExpandedWeights.
 
-`call_for_per_sample_grads` replaces weights by expanded ones. A backward gives an expanded weight no
-gradient; its original gets one for each sample, as `grad_sample`.
+`call_for_per_sample_grads` replaces weights by expanded weights. A backward gives an expanded weight no
+gradient; the original weight gets a gradient for each sample, as `grad_sample`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from xpgrad._operators.kernel_description import KernelDescription
 from xpgrad_torch._private import ExpandedWeight, set_grad_sample
+from xpgrad_torch._stacked import flattened, grouped
 
 Run = Callable[..., Sequence[Tensor]]
 Axes = Sequence[int | None]
@@ -22,58 +24,50 @@ def has_expanded(arrays: Iterable[Any]) -> bool:
 
 
 def run_expanded(
-    operator: str, run: Run, arrays: Sequence[Tensor | None], axes: Axes, output_axes: Sequence[int]
+    operator: str,
+    kernel: KernelDescription,
+    operands: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    outputs: int,
+    run: Callable[[dict[str, Any]], Sequence[Tensor]],
 ) -> tuple[Tensor, ...]:
-    """Run a function. Its backward computes each sample's gradient in the expanded weights.
+    """Return a kernel's first outputs. Their backward computes each sample's gradient in expanded weights.
 
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    run : callable
-        The function. Samples are independent in it, and `torch.func` can map it over them.
-    arrays : sequence of tensor or None
-        Its arguments.
-    axes : sequence of int or None
-        The batch axis of each argument; None if all samples share it.
-    output_axes : sequence of int
-        The batch axis of each output.
-
-    Returns
-    -------
-    tuple of tensors
-        The outputs.
-
-    Raises
-    ------
-    RuntimeError
-        If a weight was expanded for another number of samples, or if some weights that require a gradient
-        are expanded and others are not.
+    `run` runs the kernel on operands by name; samples are independent in it, and `torch.func` can map it.
     """
-    _check(operator, arrays, axes)
-    return _Expanded.apply(run, axes, output_axes, *arrays)
+    layout, flat = flattened(operands.values())
+    sizes = zip(operands, layout, strict=True)
+    axes = [kernel.batch_axis(name, attributes) for name, (size, _) in sizes for _ in range(size)]
+    _check(operator, flat, axes)
+
+    def run_flat(*arrays: Tensor | None) -> Sequence[Tensor]:
+        return run(dict(zip(operands, grouped(layout, arrays), strict=True)))
+
+    output_axes = [kernel.batch_axis(name, attributes) or 0 for name in kernel.outputs[:outputs]]
+    return _Expanded.apply(run_flat, axes, output_axes, *flat)
 
 
-def _check(operator: str, arrays: Sequence[Tensor | None], axes: Axes) -> None:
-    batch = next(x.shape[k] for x, k in zip(arrays, axes, strict=True) if x is not None and k is not None)
+def _check(operator: str, arrays: Sequence[Tensor], axes: Axes) -> None:
+    """Raise RuntimeError for a weight expanded for another batch, or if not all trained weights are."""
+    batch = next(x.shape[k] for x, k in zip(arrays, axes, strict=True) if k is not None)
     for x, axis in zip(arrays, axes, strict=True):
-        if x is None or axis is not None:
+        if axis is not None:
             continue
         if isinstance(x, ExpandedWeight):
             if x.batch_size != batch:
                 raise RuntimeError(
                     f"{operator}: a weight is expanded for {x.batch_size} samples and the input has {batch}, "
-                    "expected as many; say batch_size or batch_first to call_for_per_sample_grads"
+                    "expected as many; pass batch_size or batch_first to call_for_per_sample_grads"
                 )
         elif x.requires_grad:
             raise RuntimeError(
-                f"{operator}: a weight of shape {tuple(x.shape)} requires a gradient and is not expanded "
-                "beside others that are, expected all or none"
+                f"{operator}: a weight of shape {tuple(x.shape)} requires a gradient and is not expanded, "
+                "but others are, expected all or none"
             )
 
 
 class _Expanded(torch.autograd.Function):
-    """A function of arrays; some of them are expanded weights."""
+    """A function of arrays, with expanded weights among them."""
 
     @staticmethod
     def forward(ctx: Any, run: Run, axes: Axes, output_axes: Sequence[int], *arrays: Any) -> Any:
@@ -100,28 +94,24 @@ class _Expanded(torch.autograd.Function):
 
 def _per_sample_gradients(
     run: Run,
-    arrays: Sequence[Tensor | None],
+    arrays: Sequence[Tensor],
     axes: Axes,
     output_axes: Sequence[int],
     cotangents: Sequence[Tensor],
     wanted: Sequence[int],
 ) -> Sequence[Tensor]:
-    """Return the gradient of each sample in some of the arrays, samples along the first axis."""
+    """Return each sample's gradient in the wanted arrays, with the samples along the first axis."""
 
-    def of_sample(sample: Sequence[Tensor | None], cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
+    def of_sample(sample: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
         def total(*values: Tensor) -> Tensor:
             given = list(sample)
             for k, value in zip(wanted, values, strict=True):
                 given[k] = value
-            batch = [
-                x if x is None or axis is None else x.unsqueeze(axis)
-                for x, axis in zip(given, axes, strict=True)
-            ]
+            batch = [x if k is None else x.unsqueeze(k) for x, k in zip(given, axes, strict=True)]
             outputs = [y.squeeze(axis) for y, axis in zip(run(*batch), output_axes, strict=True)]
             return torch.stack([(y * c).sum() for y, c in zip(outputs, cotangents, strict=True)]).sum()
 
         values: list[Any] = [sample[k] for k in wanted]
         return torch.func.grad(total, tuple(range(len(wanted))))(*values)
 
-    dims = [None if x is None else axis for x, axis in zip(arrays, axes, strict=True)]
-    return torch.func.vmap(of_sample, (dims, list(output_axes)))(list(arrays), list(cotangents))
+    return torch.func.vmap(of_sample, (list(axes), list(output_axes)))(list(arrays), list(cotangents))

@@ -17,7 +17,7 @@ from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._programs import PlannedFunction, head_of
 from xpgrad_torch._stacked import Stacked, flattened
 
-__all__ = ["TorchKernel", "check_dense", "is_single", "type_of"]
+__all__ = ["TorchKernel", "check_dense", "check_flag", "is_single", "type_of"]
 
 _OPERANDS = (Tensor, Stacked)
 
@@ -27,6 +27,12 @@ def check_dense(operator: str, name: str, tensor: Tensor) -> None:
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
         raise TypeError(f"{operator}: {name} is {kind}, expected a dense one of layout torch.strided")
+
+
+def check_flag(operator: str, name: str, value: Any) -> None:
+    """Raise TypeError unless the value is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{operator}: {name} is {value!r}, expected True or False")
 
 
 def is_single(operator: str, input: Any, axes: int, expected: str = "torch.Tensor") -> bool:  # noqa: A002

@@ -1,8 +1,8 @@
-"""Layers over sequences: lengths and resets, packed sequences, both directions, what is drawn."""
+"""Layers over sequences: lengths and resets, packed sequences, both directions, and random masks."""
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from xpgrad_torch._autocast import autocasts
 from xpgrad_torch._expanded import has_expanded
 from xpgrad_torch._fx import Proxy, as_node
-from xpgrad_torch._kernel import is_single, type_of
+from xpgrad_torch._kernel import check_flag, is_single, type_of
 from xpgrad_torch._lengths import LENGTHS, in_time_major, lengths_tensor, with_resets
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import collecting
@@ -21,6 +21,7 @@ from xpgrad_torch._private import parameters_in
 from xpgrad_torch._recurrent import Recurrent, States
 from xpgrad_torch._units import run_packed
 
+_State = TypeVar("_State")
 _OF_PYTORCH = (
     "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size",
     "device", "dtype",
@@ -28,17 +29,19 @@ _OF_PYTORCH = (
 
 
 class OneLayer(Recurrent, nn.RNNBase):
-    """What a module over `torch.nn.RNNBase` needs to run one of its layers, in one or two directions."""
+    """A module over `torch.nn.RNNBase` that can run each of its layers, in one or two directions."""
 
     _STATE_OPERANDS = ("initial_h", "initial_c")
     _MORE_OPTIONS = ("bidirectional",)
     save: str | int = "all"
+    zoneout: Any = 0.0  # a tuple if there are two states
     recurrent_dropout: float = 0.0
+    return_cell_states: bool = False
     weight_ih_l0: Tensor
 
     def _begin(self, mode: str, given: Mapping[str, Any]) -> None:
         """Build PyTorch's module from a constructor's arguments, and keep the options."""
-        # by its name, so that a class of both this and torch.nn.LSTM can be made
+        # Not by `super`, so that a class can have both this class and torch.nn.LSTM as bases.
         nn.RNNBase.__init__(self, mode, **{name: given[name] for name in _OF_PYTORCH if name in given})
         self._set_options(given)
 
@@ -49,7 +52,16 @@ class OneLayer(Recurrent, nn.RNNBase):
             raise ValueError(
                 f"{self._NAME}: recurrent_dropout is {dropped!r}, expected a number of at least 0 and below 1"
             )
-        super()._set_options(given)
+        zoneout, count = given.get("zoneout", self.zoneout), len(self._STATES)
+        if count > 1 and (not isinstance(zoneout, tuple | list) or len(zoneout) != count):
+            raise TypeError(f"{self._NAME}: zoneout is {zoneout!r}, expected two numbers (p_c, p_h)")
+        shares = tuple(zoneout) if count > 1 else (zoneout,)
+        if not all(map(_is_share, shares)):
+            raise ValueError(
+                f"{self._NAME}: zoneout is {zoneout!r}, expected a number from 0 to 1 for each state"
+            )
+        check_flag(self._NAME, "return_cell_states", given.get("return_cell_states", False))
+        super()._set_options({**given, "zoneout": shares if count > 1 else zoneout})
 
     def _gradient_attributes(self) -> dict[str, Any]:
         return super()._gradient_attributes() | {"save": self.save}
@@ -59,7 +71,7 @@ class OneLayer(Recurrent, nn.RNNBase):
         return super()._attributes() | {"direction": direction}
 
     def flatten_parameters(self) -> None:
-        """Do nothing: only cuDNN needs its weights in one block of memory, xpgrad's kernels do not."""
+        """Do nothing: only cuDNN needs its weights in one block of memory."""
 
     def _smallest_operands(self) -> list[np.ndarray]:
         weights = np.zeros((self._directions(), len(self._GATE_ORDER), 1))
@@ -76,26 +88,23 @@ class OneLayer(Recurrent, nn.RNNBase):
         return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 
     def _is_plain(self) -> bool:
-        """Tell whether layers draw nothing, return what PyTorch's do, and are not asked for samples."""
+        """Tell whether layers draw nothing, return PyTorch's results, and need no gradients of samples."""
         draws = self.training and self.recurrent_dropout
         kept = isinstance(self.save, str) and self._sequences() == 1
         return kept and not (draws or any(self._shares()) or collecting.get() is not None)
 
     def _shares(self) -> tuple[float, ...]:
-        """Return zoneout's probabilities: of the cell state where there is one, and of the hidden state."""
-        return (0.0,)
+        """Return zoneout's probabilities: of the cell state, if there is one, and of the hidden state."""
+        return self.zoneout if isinstance(self.zoneout, tuple) else (self.zoneout,)
 
     def _sequences(self) -> int:
-        """Return how many sequences the module returns: its output, and more where asked for."""
-        return 1
-
-    def _keep_states(self) -> None:
-        """Return all states of a layer as sequences: a first one is the output."""
+        """Return how many sequences the module returns: its output, and the cell states if wanted."""
+        return 1 + (self.return_cell_states and len(self._STATES) > 1)
 
     def _run_layer(
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
-        """Run all directions of one layer: its sequences and its final states."""
+        """Run all directions of a layer; return its sequences and its final states."""
         head = self._head(bool(states), lengths is not None)
         results = self._known(head, suffixes, X, states, lengths)
         count, sequences = len(self._STATES), self._sequences()
@@ -111,7 +120,7 @@ class OneLayer(Recurrent, nn.RNNBase):
     def _run_rows(
         self, suffixes: Sequence[str], X: Tensor, packing: PackedRows, states: Sequence[Tensor]
     ) -> tuple[States, States]:
-        """Run all directions of one layer on rows of a packed sequence."""
+        """Run all directions of a layer on rows of a packed sequence."""
         initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
         given = {"X": X, **self._weights(suffixes), **initial, LENGTHS: packing.lengths, **self._options()}
         H_all, *finals = run_packed(self._KERNEL, given, packing, 1 + len(self._STATES))
@@ -124,9 +133,9 @@ class OneLayer(Recurrent, nn.RNNBase):
         return tuple([x.squeeze(1) for x in sequences])
 
     def _masks(self, X: Tensor) -> dict[str, Tensor]:
-        """Return the masks of a layer by the names of the kernel's operands, for X (T, N, I).
+        """Return a layer's masks by the names of the kernel's operands, for X (T, N, I).
 
-        In training they are drawn, from PyTorch's generator; else a share to keep is its expectation, and
+        In training PyTorch's generator draws them. In evaluation zoneout's masks are their expectation, and
         nothing is dropped.
         """
         T, N, D = X.shape[0], X.shape[1], self._directions()
@@ -144,11 +153,22 @@ class OneLayer(Recurrent, nn.RNNBase):
         return masks
 
 
-class Layers(OneLayer):
-    """Layers over sequences, in the place of a module over `torch.nn.RNNBase`.
+class Layers(OneLayer, Generic[_State]):
+    """Layers over sequences, with the interface of `torch.nn.RNNBase`.
 
-    No subclasses of `torch.nn.LSTM` and `torch.nn.GRU`: `torch.compile` leaves these out of its graphs.
+    They are no subclasses of `torch.nn.LSTM` or `torch.nn.GRU`: `torch.compile` excludes these from graphs.
     """
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        @overload  # type: ignore[no-overload-impl]
+        def __call__(
+            self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
+        ) -> tuple[Tensor, _State]: ...
+        @overload
+        def __call__(
+            self, input: PackedSequence, hx: Any = None, *, reset: PackedSequence | None = None
+        ) -> tuple[PackedSequence, _State]: ...
 
     def forward(
         self,
@@ -164,11 +184,11 @@ class Layers(OneLayer):
         input : Tensor or PackedSequence
             (T, N, I), (N, T, I) where `batch_first`, (T, I) for a single sequence, or a packed sequence.
         hx : Tensor or tuple of two tensors, optional
-            Initial state, of an LSTM the pair (h_0, c_0); (num_layers·D, N, H), without N for a single
+            Initial state, for an LSTM the pair (h_0, c_0); (num_layers·D, N, H), without N for a single
             sequence; default zeros.
         lengths : Tensor or sequence of int, optional
-            Length of each sequence in a padded `input`, (N,), from 0 to T. The padding after the end has
-            no effect, the output is zero there, and the final states are those at the end.
+            Length of each sequence in a padded `input`, (N,), from 0 to T. The padding has no effect, the
+            output is zero there, and the final states are the states at the sequences' ends.
         reset : Tensor or PackedSequence, optional
             Booleans (T, N), (N, T) where `batch_first`, (T,) for a single sequence: before these steps the
             state starts at zero, in both directions, as at the first step of an episode. For a packed
@@ -177,7 +197,7 @@ class Layers(OneLayer):
         Returns
         -------
         output, h_n or (h_n, c_n)
-            As PyTorch's module returns them; a packed `output` where `input` is packed.
+            As PyTorch's module returns them; `output` is packed if `input` is.
         cells
             With ``return_cell_states=True``: the cell states of the last layer, laid out as `output`.
         """
@@ -213,7 +233,7 @@ class Layers(OneLayer):
         return [(self.num_layers * self._directions(), *batch, size) for size in self._state_sizes()]
 
     def _lengths_tensor(self, lengths: Any, X: Tensor, reset: Any = None) -> Tensor | None:
-        """Return lengths, with resets, as a tensor beside X (T, N, I); the kernel says what is wrong."""
+        """Return lengths with resets as a tensor for X (T, N, I); the kernel checks their values."""
         lengths = lengths_tensor(self._NAME, "lengths", lengths)
         if lengths is None:
             return with_resets(self._NAME, X, None, reset, 0)
@@ -227,7 +247,7 @@ class Layers(OneLayer):
         return with_resets(self._NAME, X, lengths, reset, 0)
 
     def _forward_packed(self, packed: PackedSequence, hx: Any, reset: Any) -> tuple[Any, ...]:
-        """Run the layers over the padded form of a packed sequence, its sequences from long to short."""
+        """Run the layers over a packed sequence, whose sequences go from long to short."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         if data.dim() != 2:
             raise RuntimeError(f"{self._NAME}: input.data has {data.dim()} dimensions, expected 2")
@@ -252,7 +272,7 @@ class Layers(OneLayer):
         return output, self._join(finals), *more
 
     def _packed_resets(self, packed: PackedSequence, packing: PackedRows, reset: Any) -> Tensor | None:
-        """Return the lengths of a packed input with the resets that are packed in the same way."""
+        """Return the lengths of a packed input, with resets that are packed in the same way."""
         if not isinstance(reset, PackedSequence):
             raise TypeError(
                 f"{self._NAME}: reset is {type_of(reset)}, expected a PackedSequence as input is one: "
@@ -277,7 +297,7 @@ class Layers(OneLayer):
         return with_resets(self._NAME, marks, packing.lengths, marks[..., 0], 0)
 
     def _takes_rows(self, packing: PackedRows, data: Tensor, states: Sequence[Tensor]) -> bool:
-        """Tell whether the layers run on the rows of a packed sequence as they are."""
+        """Tell whether the layers run on the rows of a packed sequence, without padding."""
         parameters = [x for x in parameters_in(self) if x is not None]
         if not self._is_plain() or self.save != "all" or autocasts(data) or has_expanded(parameters):
             return False
@@ -291,10 +311,10 @@ class Layers(OneLayer):
         packing: PackedRows | None = None,
         each: list[States] | None = None,
     ) -> tuple[States, States]:
-        """Run the layers one after the other on a (T, N, I) input, which may come from a packing.
+        """Run all layers on X (T, N, I), or on the rows of a packing.
 
-        Return the last layer's sequences, its output first, and the final states of all. An input of two
-        axes holds the rows of the packing, and so does the output. `each` gets the sequences of each layer.
+        Return the last layer's sequences, its output first, and all layers' final states. X with two axes
+        holds the rows of the packing, and so does the output. `each` gets the sequences of each layer.
         """
         suffixes, D = self._suffixes(), self._directions()
         finals = []
@@ -317,14 +337,13 @@ class Layers(OneLayer):
         return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
 
     def _run_with_states(self, X: Tensor, hx: States | None, reset: Tensor) -> tuple[Tensor, list[States]]:
-        """Run layers of one direction, and return their states at all steps beside the output.
+        """Run layers of one direction; return the output and, for each state, each layer's (T, N, H).
 
-        X is (N, T, I) and reset (N, T), whatever `batch_first` says, and so is the output. Of each state
-        there is a tensor (T, N, H) for each layer.
+        X is (N, T, I), reset (N, T) and the output (N, T, H), whatever `batch_first` says.
         """
         X = X.transpose(0, 1)
         layers = copy.copy(self)  # with the same parameters
-        layers._keep_states()
+        layers.return_cell_states = True
         lengths = self._lengths_tensor(None, X, reset.T)
         each: list[States] = []
         layers._run_layers(X, lengths, hx or (), each=each)
@@ -332,7 +351,7 @@ class Layers(OneLayer):
 
 
 def _numbers(x: Tensor | None) -> list[int] | None:
-    """Return integers as a list, to compare and to print."""
+    """Return integers as a list, for comparisons and messages."""
     return None if x is None else x.tolist()
 
 
@@ -341,19 +360,13 @@ def _is_share(p: Any) -> bool:
     return isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1
 
 
-def check_zoneout(operator: str, zoneout: Any, p: Any) -> None:
-    """Raise ValueError for an option `zoneout` with a part p that is no probability."""
-    if not _is_share(p):
-        raise ValueError(f"{operator}: zoneout is {zoneout!r}, expected a number from 0 to 1 for each state")
-
-
 def _drawn(X: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
-    """Draw ones with the probability p, else zeros, in the dtype of X."""
+    """Draw ones with probability p, and zeros, in the dtype of X."""
     return (torch.rand(shape, device=X.device) < p).to(X.dtype)
 
 
 def _dropout(X: Tensor, p: float, packing: PackedRows | None) -> Tensor:
-    """Drop outputs of a layer, with the random numbers that PyTorch would draw for the same input."""
+    """Drop outputs of a layer, with PyTorch's random numbers for the same input."""
     if packing is None or X.dim() == 2:
         return nn.functional.dropout(X, p)
     return packing.padded(nn.functional.dropout(packing.rows(X), p))

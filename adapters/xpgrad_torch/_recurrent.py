@@ -1,9 +1,9 @@
-"""What the recurrent modules share: options, parameters, the way to the kernel; and the single step."""
+"""The base of recurrent modules: options, parameters and calls of the kernel; and the single step."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from xpgrad_torch._lengths import LENGTHS, lengths_in_memory, name_lengths
 from xpgrad_torch._opacus import Sampled, hold, holder
 from xpgrad_torch._private import parameters_of
 from xpgrad_torch._programs import Head, find, head_of
-from xpgrad_torch._stacked import Layout, flattened, grouped, joined_by_name, stacked
+from xpgrad_torch._stacked import flattened, joined_by_name, stacked
 from xpgrad_torch._units import KERNELS, run_recurrent
 
 States = tuple[Tensor, ...]
+_State = TypeVar("_State")
 
 _UNBIASED = {"W": ("weight_ih",), "R": ("weight_hh",)}
 _DRAWN = ("zoneout", "recurrent_dropout", "return_cell_states")
@@ -32,26 +33,26 @@ _BIASED = {**_UNBIASED, "B": ("bias_ih", "bias_hh")}
 class Recurrent(Unscripted, Sampled, nn.Module):
     """A recurrent module on one of xpgrad's kernels, with the kernel's attributes as options.
 
-    `_OPTIONS` names the options. The class attributes that hold them have the values that make the module
-    equal to PyTorch's; what `swap` builds has no others.
+    `_OPTIONS` names the options. The defaults, in class attributes, make the module equal to PyTorch's;
+    a module from `swap` has no other values.
     """
 
-    _KERNEL: ClassVar[str]  # name in xpgrad and in functional
+    _KERNEL: ClassVar[str]  # the name in xpgrad and in functional
     _NAME: ClassVar[str]  # for messages
-    _GATE_ORDER: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
-    _STATES: ClassVar[tuple[str, ...]]  # names of the states: one alone is a tensor, more are a tuple
-    _STATE_OPERANDS: ClassVar[tuple[str, ...]] = ()  # the kernel's names for them, of an LSTM
-    _ORDER: ClassVar[tuple[str, ...]]  # the kernel's operands beside X, but for masks
+    _GATE_ORDER: ClassVar[tuple[int, ...]]  # for each of ONNX's gates, its place among PyTorch's
+    _STATES: ClassVar[tuple[str, ...]]  # the names of the states: one is a tensor, two are a tuple
+    _STATE_OPERANDS: ClassVar[tuple[str, ...]] = ()  # the kernel's names for an LSTM's states
+    _ORDER: ClassVar[tuple[str, ...]]  # the kernel's operands, without X and masks
     _LOWERED: ClassVar[bool] = False  # whether the results of PyTorch's module have autocast's dtype
     _OPTIONS: ClassVar[tuple[str, ...]] = ("activations", "activation_alpha", "activation_beta")
-    _MORE_OPTIONS: ClassVar[tuple[str, ...]] = ()  # PyTorch's own, on which the kernel's attributes depend
-    _read_options: ClassVar[Callable[[Any], tuple[Any, ...]]]  # all but those of what is drawn or returned
+    _MORE_OPTIONS: ClassVar[tuple[str, ...]] = ()  # PyTorch's options that set attributes of the kernel
+    _read_options: ClassVar[Callable[[Any], tuple[Any, ...]]]  # reads the options without `_DRAWN`
 
     bias: bool
     hidden_size: int
     input_size: int
     clip: float | None = None
-    # Private, because other libraries keep a layer's inputs in an attribute `activations` of the module.
+    # Private: other libraries keep a layer's inputs in an attribute `activations` of the module.
     _activations: list[str] | None = None
     _activation_alpha: list[float] | None = None
     _activation_beta: list[float] | None = None
@@ -71,7 +72,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         return ", ".join([super().extra_repr(), *extras])
 
     def _own_options(self) -> dict[str, Any]:
-        """Return the options that differ from the defaults, which are PyTorch's module."""
+        """Return the options that differ from the defaults."""
         options = {}
         for name in self._OPTIONS:
             value = getattr(self, holder(name))
@@ -80,7 +81,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         return options
 
     def _set_options(self, given: Mapping[str, Any]) -> None:
-        """Keep a constructor's options, and raise now what the kernel would raise at the first batch."""
+        """Keep a constructor's options, and raise the kernel's errors for them now."""
         hold(self, {name: given[name] for name in self._OPTIONS})
         if self._own_options():
             with xpgrad.use_engine("standard"):
@@ -88,11 +89,11 @@ class Recurrent(Unscripted, Sampled, nn.Module):
 
     @abstractmethod
     def _directions(self) -> int:
-        """Return the length of the operands' axis of directions; 0 where they have none, in a single step."""
+        """Return the number of directions; 0 for a single step, whose operands have no such axis."""
 
     @abstractmethod
     def _suffixes(self) -> list[str]:
-        """Return what the names of the parameters end with, one for each layer and direction."""
+        """Return the endings of the parameters' names, one for each layer and direction."""
 
     def _operand_parts(self) -> Mapping[str, tuple[str, ...]]:
         """Return the names of the parameters of each ONNX operand, without a suffix."""
@@ -123,7 +124,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         }
 
     def _gradient_attributes(self) -> dict[str, Any]:
-        """Return the attributes that the gradient has and the kernel has not."""
+        """Return the attributes that only the gradient has."""
         return {}
 
     def _options(self) -> dict[str, Any]:
@@ -134,9 +135,12 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         self, operands: Mapping[str, Any], wanted_outputs: int | None = None, head: Head = None
     ) -> States:
         """Return the kernel's outputs for operands by ONNX's names."""
-        layout, flat = flattened(operands.values())
-        if has_expanded(flat):
-            return self._run_expanded(operands, layout, flat, wanted_outputs)
+        if has_expanded(flattened(operands.values())[1]):
+            outputs = wanted_outputs or len(self._STATES)
+            return run_expanded(
+                self._NAME, KERNELS[self._KERNEL], operands, self._attributes(), outputs,
+                lambda given: self._run_kernel(given, wanted_outputs),
+            )  # fmt: skip
         if autocasts(operands["X"]):
             operands = self._autocast(joined_by_name(operands))
         try:
@@ -145,31 +149,14 @@ class Recurrent(Unscripted, Sampled, nn.Module):
             name_lengths(error, self._NAME)
             raise
 
-    def _run_expanded(
-        self, operands: Mapping[str, Any], layout: Layout, flat: Sequence[Any], wanted_outputs: int | None
-    ) -> States:
-        """Do the same so that the backward gives each sample's own gradient of the weights."""
-
-        def run(*arrays: Tensor | None) -> States:
-            given = dict(zip(operands, grouped(layout, arrays), strict=True))
-            return self._run_kernel(given, wanted_outputs)
-
-        kernel, attributes = KERNELS[self._KERNEL], self._attributes()
-        sizes = zip(operands, layout, strict=True)
-        axes = [kernel.batch_axis(name, attributes) for name, (size, _) in sizes for _ in range(size)]
-        outputs = kernel.outputs[: wanted_outputs or len(self._STATES)]
-        return run_expanded(
-            self._NAME, run, flat, axes, [kernel.batch_axis(name, attributes) or 0 for name in outputs]
-        )
-
     def _is_plain(self) -> bool:
-        """Tell whether a call depends only on its tensors, and on the options that are read for its key."""
+        """Tell whether a call depends only on its tensors and on the options in its key."""
         return True
 
     def _head(self, has_states: bool, has_lengths: bool) -> Head:
-        """Return the head of the keys of calls like this one; None where each call has to be checked.
+        """Return the head of the keys of such calls; None if each call needs its checks.
 
-        What a gradient needs of a call with lengths is laid out in another way, even if they are all full.
+        With lengths, even full ones, a call saves its arrays in another layout for the gradient.
         """
         if is_followed() or torch.is_autocast_enabled("cpu") or not self._is_plain():
             return None
@@ -183,9 +170,9 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         states: Sequence[Tensor],
         lengths: Tensor | None = None,
     ) -> Sequence[Tensor] | None:
-        """Return the kernel's results of a call that is like an earlier one; None if none was.
+        """Return the kernel's results for a known call; None for a new one.
 
-        `lengths` are the caller's, who may change them before the backward.
+        The caller may change `lengths` before the backward.
         """
         if head is None:
             return None
@@ -207,10 +194,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         return call_again(ready, [x.clone() if x is lengths else x for x in flat])
 
     def _autocast(self, operands: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert under autocast to the dtype of PyTorch's results: the states', or autocast's.
-
-        No float64 becomes autocast's.
-        """
+        """Convert under autocast to the dtype of PyTorch's results: the states' or autocast's dtype."""
         device = operands["X"].device.type
         dtype = [operands[name].dtype for name in ("X", *self._STATE_OPERANDS) if name in operands][-1]
         return {
@@ -219,7 +203,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         }
 
     def _check_input(self, X: Tensor) -> None:
-        """Raise for an input of another width or dtype than the first layer's weight."""
+        """Raise unless the input has the width and the dtype of the first layer's weight."""
         (weight,) = parameters_of(self, ["weight_ih" + self._suffixes()[0]])
         if X.shape[-1] != self.input_size:
             raise RuntimeError(
@@ -233,7 +217,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
             )
 
     def _split(self, hx: Any, shapes: Sequence[tuple[int, ...]], dtype: Any) -> States:
-        """Return hx as a tuple of states, where they have the shapes and the dtype."""
+        """Return hx as a tuple of states; raise unless they have these shapes and the dtype."""
         states = (hx,) if len(self._STATES) == 1 else hx
         if not isinstance(states, tuple | list) or len(states) != len(self._STATES):
             raise TypeError(f"{self._NAME}: hx is {type_of(hx)}, expected ({', '.join(self._STATES)})")
@@ -251,14 +235,18 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         return tuple(states)
 
     def _join(self, states: Sequence[Tensor]) -> Any:
-        """Return states as PyTorch's module does: one alone as it is."""
+        """Return states as PyTorch's module does: a single state without a tuple."""
         return tuple(states) if len(self._STATES) > 1 else states[0]
 
 
-class CellModule(Recurrent, nn.RNNCellBase):
-    """One step, in the place of a module over `torch.nn.RNNCellBase`."""
+class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
+    """A single step, with the interface of `torch.nn.RNNCellBase`."""
 
     _STATE_OPERANDS = ("H", "C")
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor, hx: Any = None) -> _State: ...  # noqa: A002
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:  # noqa: A002, PyTorch's name for it
         """Run one step.
@@ -268,13 +256,13 @@ class CellModule(Recurrent, nn.RNNCellBase):
         input : Tensor
             (N, I), or (I,) for a single sequence.
         hx : Tensor or tuple of two tensors, optional
-            State before the step, of an LSTM the pair (h_0, c_0); (N, H), without N for a single sequence;
+            State before the step, for an LSTM the pair (h_0, c_0); (N, H), without N for a single sequence;
             default zeros.
 
         Returns
         -------
         Tensor or tuple of two tensors
-            State after the step, as `hx`.
+            State after the step, like `hx`.
         """
         if isinstance(input, Proxy):
             return as_node(self, input, hx)

@@ -1,23 +1,23 @@
-"""Modules that take the place of PyTorch's own, with xpgrad's kernels inside."""
+"""Recurrent modules with the interface of PyTorch's, on xpgrad's kernels."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.words import Nonlinearity, Peephole, Saved
 from xpgrad_torch._docs import described_cell
-from xpgrad_torch._layers import Layers, check_zoneout
+from xpgrad_torch._kernel import check_flag
+from xpgrad_torch._layers import Layers
 from xpgrad_torch._recurrent import CellModule, Recurrent
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
 
 
 class _LSTMOptions(Recurrent):
-    """What xpgrad's LSTM has on top, over sequences and as a single step."""
+    """The own options of xpgrad's LSTM, over sequences and for a single step."""
 
     _GATE_ORDER = (0, 3, 1, 2)  # i f g o -> i o f c
     _STATES = ("h_0", "c_0")
@@ -38,7 +38,7 @@ class _LSTMOptions(Recurrent):
         return super()._gradient_attributes() | {"peephole": self.peephole_gradient}
 
     def _add_peepholes(self) -> None:
-        # After the other parameters, so that these draw the numbers that PyTorch's module gives them.
+        # After the other parameters, which then draw the same numbers as in PyTorch's module.
         bound, like = self.hidden_size**-0.5, next(self.parameters())
         for suffix in self._suffixes():
             weight = nn.Parameter(like.new_empty(3 * self.hidden_size))
@@ -51,7 +51,7 @@ class _LSTMOptions(Recurrent):
 
 
 class _GRUOptions(Recurrent):
-    """What xpgrad's GRU has on top, over sequences and as a single step."""
+    """The own options of xpgrad's GRU, over sequences and for a single step."""
 
     _GATE_ORDER = (1, 0, 2)  # r z n -> z r h
     _STATES = ("hx",)
@@ -60,8 +60,7 @@ class _GRUOptions(Recurrent):
     reset_after: bool = True
 
     def _set_options(self, given: Mapping[str, Any]) -> None:
-        if not isinstance(given["reset_after"], bool):
-            raise TypeError(f"{self._NAME}: reset_after is {given['reset_after']!r}, expected True or False")
+        check_flag(self._NAME, "reset_after", given["reset_after"])
         super()._set_options(given)
 
     def _attributes(self) -> dict[str, Any]:
@@ -69,7 +68,7 @@ class _GRUOptions(Recurrent):
 
 
 class _RNNOptions(Recurrent):
-    """What xpgrad's RNN has on top, over sequences and as a single step."""
+    """The own options of xpgrad's RNN, over sequences and for a single step."""
 
     _GATE_ORDER = (0,)
     _STATES = ("hx",)
@@ -77,7 +76,7 @@ class _RNNOptions(Recurrent):
     _OPTIONS = ("clip", *Recurrent._OPTIONS)
     _MORE_OPTIONS = ("nonlinearity",)
 
-    nonlinearity: str  # in __init__, as in PyTorch's modules, which `swap` replaces
+    nonlinearity: str  # each module has its own, like PyTorch's modules, which `swap` replaces
 
     def _set_options(self, given: Mapping[str, Any]) -> None:
         if self.nonlinearity not in ("tanh", "relu"):
@@ -99,8 +98,8 @@ class _RNNOptions(Recurrent):
         return attributes
 
 
-class LSTM(_LSTMOptions, Layers):
-    """Long short-term memory: `torch.nn.LSTM`, with more options and without the price of packed sequences.
+class LSTM(_LSTMOptions, Layers[tuple[Tensor, Tensor]]):
+    """Long short-term memory: `torch.nn.LSTM`, with more options and faster packed sequences.
 
     For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
 
@@ -130,17 +129,17 @@ class LSTM(_LSTMOptions, Layers):
         Couple the gates: f = 1 - i. The forget gate's weights get a zero gradient.
     activations, activation_alpha, activation_beta : sequence, optional
         ONNX's attributes: three names per direction, for the gates, the cell's input and the cell's output;
-        default Sigmoid, Tanh, Tanh. The alphas and betas are those of the activations that take them.
+        default Sigmoid, Tanh, Tanh. Alphas and betas are for the activations that take them, in order.
     save : "all", "states" or int
         What is kept for the gradient: all gates, only the inputs, or the states of every k-th step.
         See `xpgrad_torch.functional.lstm`.
     zoneout : tuple of float
         Probabilities (p_c, p_h) with which an element of the cell and of the hidden state keeps its old value
         at a step: c = z ⊙ c' + (1 - z) ⊙ c_new, and the same for h; h_new is computed from c_new. In
-        training, z is drawn from PyTorch's generator; in evaluation it is the probability itself.
+        training, PyTorch's generator draws z; in evaluation z is the probability.
     recurrent_dropout : float
-        Probability with which an element of h' is zero where it meets the recurrence weights, the same
-        elements at every step; the others are divided by its complement. Only in training.
+        Probability with which an element of h' is replaced by zero before the recurrence weights, the same
+        elements at every step; the others are divided by 1 - p. Only in training.
     return_cell_states : bool
         Return a third result: the cell states of the last layer at all steps, laid out as the output, with
         hidden_size columns for each direction.
@@ -172,21 +171,9 @@ class LSTM(_LSTMOptions, Layers):
     _NAME = "LSTM"
     _LOWERED = True
 
-    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
-
-        @overload  # type: ignore[no-overload-impl]
-        def __call__(
-            self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
-        ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
-        @overload
-        def __call__(
-            self, input: PackedSequence, hx: Any = None, *, reset: PackedSequence | None = None
-        ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]: ...
-
     _OPTIONS = (*_LSTMOptions._OPTIONS, "save", "zoneout", "recurrent_dropout", "return_cell_states")
 
     zoneout: tuple[float, float] = (0.0, 0.0)
-    return_cell_states: bool = False
 
     def __init__(
         self,
@@ -217,27 +204,6 @@ class LSTM(_LSTMOptions, Layers):
         if peephole:
             self._add_peepholes()
 
-    def _set_options(self, given: Mapping[str, Any]) -> None:
-        zoneout = given["zoneout"]
-        if not isinstance(zoneout, tuple | list) or len(zoneout) != 2:
-            raise TypeError(f"LSTM: zoneout is {zoneout!r}, expected two numbers (p_c, p_h)")
-        for p in zoneout:
-            check_zoneout("LSTM", zoneout, p)
-        if not isinstance(given["return_cell_states"], bool):
-            raise TypeError(
-                f"LSTM: return_cell_states is {given['return_cell_states']!r}, expected True or False"
-            )
-        super()._set_options({**given, "zoneout": tuple(zoneout)})
-
-    def _shares(self) -> tuple[float, ...]:
-        return self.zoneout
-
-    def _sequences(self) -> int:
-        return 1 + self.return_cell_states
-
-    def _keep_states(self) -> None:
-        self.return_cell_states = True
-
     def _state_sizes(self) -> tuple[int, ...]:
         return self.proj_size or self.hidden_size, self.hidden_size
 
@@ -246,8 +212,8 @@ class LSTM(_LSTMOptions, Layers):
         return {**parts, "S": ("weight_hr",)} if self.proj_size else parts
 
 
-class _OneState(Layers):
-    """Layers with one state."""
+class _OneState(Layers[Tensor]):
+    """Layers with one state, which have no projection."""
 
     def _begin(self, mode: str, given: Mapping[str, Any]) -> None:
         if given["proj_size"] is not None:
@@ -256,17 +222,6 @@ class _OneState(Layers):
                 "projection"
             )
         super()._begin(mode, {name: value for name, value in given.items() if name != "proj_size"})
-
-    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
-
-        @overload  # type: ignore[no-overload-impl]
-        def __call__(
-            self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
-        ) -> tuple[Tensor, Tensor]: ...
-        @overload
-        def __call__(
-            self, input: PackedSequence, hx: Any = None, *, reset: PackedSequence | None = None
-        ) -> tuple[PackedSequence, Tensor]: ...
 
 
 class GRU(_GRUOptions, _OneState):
@@ -297,7 +252,7 @@ class GRU(_GRUOptions, _OneState):
         As in `LSTM`.
     zoneout : float
         Probability with which an element of the state keeps its old value at a step: z ⊙ h' + (1 - z) ⊙ h. In
-        training z is drawn from PyTorch's generator, in evaluation it is the probability itself.
+        training, PyTorch's generator draws z; in evaluation z is the probability.
     proj_size : None
         A GRU has no projection: any number is an error, as in `torch.nn.GRU`.
 
@@ -353,13 +308,6 @@ class GRU(_GRUOptions, _OneState):
     ) -> None:
         self._begin("GRU", locals())
 
-    def _set_options(self, given: Mapping[str, Any]) -> None:
-        check_zoneout("GRU", given["zoneout"], given["zoneout"])
-        super()._set_options(given)
-
-    def _shares(self) -> tuple[float, ...]:
-        return (self.zoneout,)
-
 
 class RNN(_RNNOptions, _OneState):
     """Plain recurrent network: `torch.nn.RNN`, with more options.
@@ -379,7 +327,7 @@ class RNN(_RNNOptions, _OneState):
     device, dtype
         As in `torch.nn.RNN`.
     activations, activation_alpha, activation_beta : sequence, optional
-        As in `LSTM`, one name per direction, in the place of `nonlinearity`; default Tanh.
+        As in `LSTM`, one name per direction, instead of `nonlinearity`; default Tanh.
     clip, save
         As in `LSTM`.
     proj_size : None
@@ -435,15 +383,11 @@ class RNN(_RNNOptions, _OneState):
 
 
 @described_cell
-class LSTMCell(_LSTMOptions, CellModule, nn.LSTMCell):
+class LSTMCell(_LSTMOptions, CellModule[tuple[Tensor, Tensor]], nn.LSTMCell):
     """One step of an LSTM: `torch.nn.LSTMCell`, with the options of `LSTM`."""
 
     _KERNEL = "lstm_cell"
     _NAME = "LSTMCell"
-
-    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
-
-        def __call__(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]: ...  # noqa: A002, D102
 
     weight_peephole: Tensor
 
@@ -470,15 +414,11 @@ class LSTMCell(_LSTMOptions, CellModule, nn.LSTMCell):
 
 
 @described_cell
-class GRUCell(_GRUOptions, CellModule, nn.GRUCell):
+class GRUCell(_GRUOptions, CellModule[Tensor], nn.GRUCell):
     """One step of a GRU: `torch.nn.GRUCell`, with the options of `GRU`."""
 
     _KERNEL = "gru_cell"
     _NAME = "GRUCell"
-
-    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
-
-        def __call__(self, input: Tensor, hx: Any = None) -> Tensor: ...  # noqa: A002, D102
 
     def __init__(
         self,
@@ -499,15 +439,11 @@ class GRUCell(_GRUOptions, CellModule, nn.GRUCell):
 
 
 @described_cell
-class RNNCell(_RNNOptions, CellModule, nn.RNNCell):
+class RNNCell(_RNNOptions, CellModule[Tensor], nn.RNNCell):
     """One step of a plain recurrent network: `torch.nn.RNNCell`, with the options of `RNN`."""
 
     _KERNEL = "rnn_cell"
     _NAME = "RNNCell"
-
-    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
-
-        def __call__(self, input: Tensor, hx: Any = None) -> Tensor: ...  # noqa: A002, D102
 
     def __init__(
         self,
