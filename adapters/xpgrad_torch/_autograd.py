@@ -1,7 +1,7 @@
 """xpgrad's kernels under autograd and `torch.func`.
 
-`_PlannedKernel` is for kernels that have programs, `_XpgradKernel` for the others and for transformations,
-`_XpgradGradient` for a gradient that autograd follows.
+`_PlannedKernel` runs kernels with programs, `_XpgradKernel` other kernels and all under transformations, and
+`_XpgradGradient` a gradient that is itself differentiated or mapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kept import keep, was_written_to, without_views
 from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._lengths import LENGTHS, LengthsMemory
-from xpgrad_torch._opacus import KernelSamples, collecting
+from xpgrad_torch._opacus import collecting
 from xpgrad_torch._private import (
     add_older_batch,
     applied_unwatched,
@@ -45,9 +45,8 @@ __all__ = ["TorchKernel", "apply", "apply_packed", "call_again", "is_followed", 
 class _XpgradKernel(torch.autograd.Function):
     """A kernel with its gradient as the backward.
 
-    Its arguments are a `TorchKernel`, the operands, the attributes of both, the attributes of only the
-    gradient, and whether the gradient runs the kernel again instead of saving its outputs. Operands and
-    outputs are saved through autograd, which frees them, and not as attributes of the context.
+    Its arguments are a `TorchKernel`, the operands, the attributes, the gradient's own attributes (`asked`),
+    and whether the gradient runs the kernel `again` instead of saving its outputs.
     """
 
     @staticmethod
@@ -64,7 +63,8 @@ class _XpgradKernel(torch.autograd.Function):
         ctx.mark_non_differentiable(*output[len(kernel.cotangents) :])
         ctx.set_materialize_grads(False)
         ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, attributes, asked, again
-        ctx.samples = _samples_of(kernel, by_name)
+        samples = collecting.get()
+        ctx.samples = None if samples is None else samples.of_kernel(by_name)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
@@ -78,13 +78,13 @@ class _XpgradKernel(torch.autograd.Function):
     def _gradients(
         ctx: Any, needs: Sequence[bool], arrays: list[Tensor | None], cotangents: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return the gradients of those operands that need one, from what the forward saved."""
+        """Return the gradients of the operands that need a gradient, from the saved arrays."""
         kernel = ctx.kernel
         wrt = tuple(name for name, need in zip(kernel.operands, needs, strict=True) if need)
-        # If this gradient is part of a graph or of a transformation of torch.func, it needs rules too.
+        # In a graph or in a transformation of torch.func this gradient needs rules of its own.
         followed = torch.is_grad_enabled() or are_transforms_active()
         if ctx.again and kernel.saved:
-            operands = _all_operands(kernel, arrays)
+            operands = kernel.operands_of(arrays)
             outputs = (
                 _XpgradKernel.apply(kernel, *operands, ctx.attributes, ctx.asked, True)
                 if followed
@@ -115,7 +115,7 @@ class _XpgradKernel(torch.autograd.Function):
 
 
 class CallTemplate:
-    """The data that calls of a planned kernel share if they differ in their tensors alone.
+    """The common data of calls of a planned kernel that differ only in their tensors.
 
     Parameters
     ----------
@@ -126,9 +126,9 @@ class CallTemplate:
     attributes, asked, again
         See `apply`.
     count : int
-        How many outputs the caller looks at, of those that have a cotangent the first ones.
+        The number of outputs that the caller reads, the first outputs with a cotangent.
     head : tuple, optional
-        The head of such calls' keys; by default it follows from the rest.
+        The head of such calls' keys; by default it follows from the other arguments.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class CallTemplate:
 
     @cached_property
     def _spans(self) -> dict[str, range]:
-        """Where each operand's parameters stand among all."""
+        """The places of each operand's parameters among all parameters."""
         ends = list(itertools.accumulate(size for size, _ in self.layout))
         spans = [range(end - size, end) for end, (size, _) in zip(ends, self.layout, strict=True)]
         return dict(zip(self.kernel.operands, spans, strict=True))
@@ -163,12 +163,12 @@ class CallTemplate:
 
     @cached_property
     def taken(self) -> list[int]:
-        """Which parameters the gradient takes."""
+        """The places of the parameters that the gradient takes."""
         return [k for name in self.kernel.taken for k in self._spans[name]]
 
     @cached_property
     def unread(self) -> list[int]:
-        """Which nobody reads in the backward: a bias that was only added may be written to before."""
+        """The places that the backward does not read: the caller may write to a bias that was only added."""
         sizes = zip(self._spans.values(), self.layout, strict=True)
         whole = {span[0] for span, size in sizes if size == PLAIN}
         return [] if self.again else sorted(whole.difference(self.taken))
@@ -180,13 +180,13 @@ class CallTemplate:
 
     @cached_property
     def _place_of_lengths(self) -> int | None:
-        """Where the lengths are among the arrays of the gradient."""
+        """The place of the lengths among the gradient's arrays."""
         given = [PLAIN] * (len(self.kernel.gradient_arrays) - len(self.kernel.taken))
         return self.kernel.planned[1].place_of_lengths((*self._layout_of_taken, *given))
 
     @cached_property
     def _places(self) -> list[int | None]:
-        """Which of the gradient's results is each parameter's."""
+        """For each parameter the place of its gradient among the results."""
         found: dict[int, int] = {}
         count = 0
         for name in self.kernel.graded:
@@ -206,7 +206,7 @@ class CallTemplate:
     def forward(
         self, ready: Ready | LengthsMemory | None, flat: Sequence[Tensor], packing: PackedRows | None
     ) -> Sequence[Tensor]:
-        """Return the kernel's outputs; those of rows of a packing have rows too."""
+        """Return the kernel's outputs; with a packing, the first output has rows too."""
         if isinstance(ready, Ready):
             outputs: Sequence[Tensor] = ready.run()
         else:
@@ -216,16 +216,16 @@ class CallTemplate:
         return outputs if packing is None else [packing.gathered(outputs[0]), *outputs[1:]]
 
     def kept(self, outputs: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
-        """Return what autograd saves of the outputs; `needed` tells which operands require a gradient."""
+        """Return the outputs that autograd saves; `needed` tells which operands require a gradient."""
         if True not in needed:
             return []
         returned, copies, count = self.kernel.returned, self._are_written_to, self.count
         return [keep(outputs[k], copies) if k < count and k in returned else outputs[k] for k in self._saved]
 
     def unchanged(self, kept: Sequence[Tensor], again: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Return the outputs that were saved; if somebody has written to them, what `again` returns of all.
+        """Return the saved outputs; if the caller has written to one, those from a second run, `again`.
 
-        Whoever writes does so in each step: later forwards copy what is saved, which takes less time.
+        Such a caller writes in each step: later forwards save copies, which takes less time.
         """
         if not any(map(was_written_to, kept)):
             return kept
@@ -240,9 +240,9 @@ class CallTemplate:
         needed: tuple[bool, ...],
         lengths: LengthsMemory | None,
     ) -> list[Tensor | None] | None:
-        """Return the gradients of the operands' parameters, of which some are needed.
+        """Return the gradients of the needed parameters; None if the kernel's gradient lacks some of them.
 
-        None where the kernel's gradient does not have them all. `given` tells which cotangents are.
+        `given` tells which cotangents are given.
         """
         head = None if self.head is None else (self, needed, given)
         place = self._place_of_lengths
@@ -253,7 +253,7 @@ class CallTemplate:
             wrt = self.wanted(needed)
             sizes = zip(self.kernel.operands, self.layout, strict=True)
             stacked = {name for name, size in sizes if size[1] >= 0}
-            # the pieces of a gradient are those of an operand that the gradient takes
+            # only operands that the gradient takes have gradients in pieces
             if not set(wrt) <= set(self.kernel.graded) or not stacked <= set(self.kernel.taken):
                 return None
             options = {**self.attributes, **self.asked, "wrt": wrt}
@@ -263,12 +263,12 @@ class CallTemplate:
         return [None if place is None else results[place] for place in self._places]
 
     def wanted(self, needed: Sequence[bool]) -> tuple[str, ...]:
-        """Return the names of those operands of which a parameter is needed."""
+        """Return the names of the operands with a needed parameter."""
         return tuple(name for name, span in self._spans.items() if any(needed[k] for k in span))
 
 
 def call_again(ready: Ready, flat: Sequence[Tensor], packing: PackedRows | None = None) -> Sequence[Tensor]:
-    """Return the outputs of a known call that have a cotangent, for eager code outside of transformations."""
+    """Return a known call's outputs with a cotangent, in eager code outside of transformations."""
     template = ready.known.template
     if torch.is_grad_enabled():
         return _apply_unwatched(template, ready, packing, *flat)
@@ -277,12 +277,12 @@ def call_again(ready: Ready, flat: Sequence[Tensor], packing: PackedRows | None 
 
 
 def _rows(packing: PackedRows | None, flat: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return operands as the kernel takes them: X, which may hold rows, as if it were an array over time."""
+    """Return operands as the kernel takes them: X, if it holds rows, as an array over time."""
     return flat if packing is None else [packing.spread(flat[0]), *flat[1:]]
 
 
 def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
-    """Tell whether a gradient of these is no part of a graph or of a transformation itself."""
+    """Tell whether the gradient is itself neither part of a graph nor of a transformation."""
     if torch.is_grad_enabled() or are_transforms_active():
         return False
     return not any(c is not None and is_of_older_vmap(c) for c in cotangents)
@@ -292,8 +292,8 @@ class _PlannedKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
     Its arguments are a `CallTemplate`, the call if it is known, else its lengths, the packing whose rows X
-    and H_all hold, and the operands. An operand of several parameters comes as these, so autograd needs no
-    nodes to join them. It returns the outputs that the caller looks at.
+    and H_all hold, and the operands' parameters: autograd needs no nodes that join them. It returns the
+    outputs that the caller reads.
     """
 
     @staticmethod
@@ -304,7 +304,7 @@ class _PlannedKernel(torch.autograd.Function):
         packing: PackedRows | None,
         *flat: Tensor,
     ) -> Any:
-        outputs, kernel = template.forward(ready, flat, packing), template.kernel
+        outputs = template.forward(ready, flat, packing)
         kept: list[Tensor | None] = list(flat)
         for k in template.unread:
             kept[k] = None
@@ -312,9 +312,9 @@ class _PlannedKernel(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.template, ctx.packing, ctx.samples = template, packing, None
         ctx.lengths = ready.lengths if isinstance(ready, Ready) else ready
-        if collecting.get() is not None:
-            operands = dict(zip(kernel.operands, grouped(template.layout, flat), strict=True))
-            ctx.samples = _samples_of(kernel, operands)
+        if (samples := collecting.get()) is not None:
+            operands = zip(template.kernel.operands, grouped(template.layout, flat), strict=True)
+            ctx.samples = samples.of_kernel(dict(operands))
         return tuple(outputs[: template.count])
 
     @staticmethod
@@ -348,7 +348,7 @@ def _gradients(
     needed: tuple[bool, ...],
     lengths: LengthsMemory | None,
 ) -> list[Tensor | None] | None:
-    """Return the gradients by the kernel's own; None where it does not have them all."""
+    """Return the gradients by the kernel's gradient; None if it lacks some of them."""
     given = tuple([c is not None for c in cotangents])
     arrays += [c for c in cotangents if c is not None]
     if packing is None:
@@ -373,7 +373,7 @@ def _followed(
     cotangents: Sequence[Tensor | None],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    """Return the gradients where somebody follows them, or wants those of each sample."""
+    """Return gradients that are themselves followed, or are wanted for each sample."""
     template, kernel = ctx.template, ctx.template.kernel
     by_name = dict(zip(kernel.operands, joined(operands), strict=True))
     arrays = [by_name[name] for name in kernel.taken]
@@ -398,7 +398,7 @@ def _followed_rows(
     cotangents: Sequence[Tensor | None],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    """Return the same for rows: by the kernel over time and batch, which runs again."""
+    """Return such gradients for rows of a packing: from a second run, over time and batch."""
     is_graph = torch.is_grad_enabled()
     attributes = {name: x for name, x in template.attributes.items() if name not in ("packed", "rows_of")}
     with torch.enable_grad():
@@ -417,17 +417,11 @@ def _followed_rows(
     return [next(each) if need else None for need in needed]
 
 
-def _samples_of(kernel: TorchKernel, operands: Mapping[str, Any]) -> KernelSamples | None:
-    """Return what the backward computes for each sample, if the running module was asked for it."""
-    samples = collecting.get()
-    return None if samples is None else samples.of_kernel(operands)
-
-
 class _XpgradGradient(torch.autograd.Function):
-    """A kernel's gradient that is differentiated or mapped itself.
+    """A kernel's gradient that is itself differentiated or mapped.
 
-    Its arguments are a `TorchKernel`, the gradient's arrays, the operands to differentiate in, the
-    attributes, and whether the parameters' gradients are wanted for every sample.
+    Its arguments are a `TorchKernel`, the gradient's arrays, the names of the operands, the attributes, and
+    whether each sample has its own gradient of the parameters.
     """
 
     @staticmethod
@@ -456,7 +450,7 @@ class _XpgradGradient(torch.autograd.Function):
 
 
 def _runner(kernel: TorchKernel, wrt: Sequence[str], asked: dict[str, Any]) -> Any:
-    """Return what runs a gradient for its rule of vmap."""
+    """Return a function that runs a gradient for its rule of vmap."""
     return lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each)
 
 
@@ -467,7 +461,7 @@ def map_older_batch(
     attributes: dict[str, Any],
     asked: dict[str, Any],
 ) -> tuple[Tensor, ...]:
-    """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose vmap knows no rules."""
+    """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose vmap has no rules."""
     level = older_vmap_level()
     mapped = [x is not None and is_of_older_vmap(x) for x in arrays]
     bare = [
@@ -479,16 +473,10 @@ def map_older_batch(
     return tuple(add_older_batch(g, dim, level) for g, dim in zip(grads, dims, strict=True))
 
 
-def _all_operands(kernel: TorchKernel, taken: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return the kernel's operands in their order, from those that its gradient takes."""
-    by_name = dict(zip(kernel.taken, taken, strict=True))
-    return [by_name.get(name) for name in kernel.operands]
-
-
 def check_call(kernel: TorchKernel, operands: Sequence[Any], asked: Mapping[str, Any]) -> None:
-    """Raise for operands that are no tensors, and for attributes of the gradient alone.
+    """Raise for operands that are no tensors, and for wrong attributes of the gradient.
 
-    The kernel's forward does not know these attributes, and the backward is late for an error.
+    The kernel's forward does not know these attributes, and in the backward an error comes late.
     """
     kernel.check(operands)
     if asked.get("peephole", "full") not in ("full", "truncated"):
@@ -510,15 +498,15 @@ def apply(
     Parameters
     ----------
     kernel, operands, attributes
-        What to run, on what, and how.
+        The kernel and its arguments.
     again : bool
-        Keep no outputs for the gradient, which then runs the kernel again: less memory for more time.
+        Save no outputs: the gradient runs the kernel again, which takes less memory and more time.
     wanted_outputs : int, optional
-        How many outputs the caller looks at, the first ones; all by default.
+        The number of first outputs that the caller reads; by default all with a cotangent.
     head : tuple, optional
-        The head of the key by which the caller looks for calls of a planned kernel itself.
+        The head of the key under which the caller looks up calls of a planned kernel.
     **asked
-        Attributes of the gradient alone.
+        The gradient's own attributes.
     """
     followed = is_followed()
     if followed and Stacked in map(type, operands):
@@ -559,10 +547,7 @@ def apply_packed(
     wanted_outputs: int,
     **asked: Any,
 ) -> Sequence[Tensor]:
-    """Return the outputs that a caller looks at, of which H_all holds rows, for operands with X's rows.
-
-    For the rest see `apply`.
-    """
+    """Return the first outputs for the rows of a packing in X's place; H_all holds rows too. See `apply`."""
     check_call(kernel, operands, asked)
     layout, flat = flattened(operands)
     own = {**attributes, "rows_of": kernel.rows_of(operands, wanted_outputs), "packed": True}
@@ -570,7 +555,7 @@ def apply_packed(
 
 
 def _with_own_lengths(kernel: TorchKernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Return operands with a copy of lengths, which the caller may change before the backward."""
+    """Return operands with a copy of the lengths, which the caller may change before the backward."""
     if LENGTHS not in kernel.operands:
         return operands
     place = kernel.operands.index(LENGTHS)
@@ -579,9 +564,9 @@ def _with_own_lengths(kernel: TorchKernel, operands: Sequence[Tensor | None]) ->
 
 
 def _apart(kernel: TorchKernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return copies of outputs that the gradient needs, where somebody follows who refuses writing to them.
+    """Return outputs with copies of those that the gradient saves: recorders forbid writing to these.
 
-    An exported or traced program needs none: it runs eagerly (see `_kept`).
+    An exported or traced program runs eagerly and needs no copies (see `_kept`).
     """
     if not torch.is_grad_enabled() or torch.compiler.is_exporting() or torch.jit.is_tracing():
         return outputs
@@ -593,7 +578,7 @@ def _as_operator(
 ) -> Sequence[Tensor]:
     """Run the kernel as one operator, for recorders.
 
-    ONNX has the operators, but PyTorch's exporters know only PyTorch's. They would speak of a missing symbol.
+    ONNX has such operators, but PyTorch's exporters only know PyTorch's; their error names a missing symbol.
     """
     if torch.onnx.is_in_onnx_export():
         raise RuntimeError(
@@ -623,7 +608,7 @@ def _as_many_operators(
     attributes: Mapping[str, Any],
     asked: Mapping[str, Any],
 ) -> Sequence[Tensor]:
-    """Run the kernel step by step, as PyTorch's own operators, which have all rules."""
+    """Run the kernel as many operators of PyTorch, which have all rules."""
     for name, value in asked.items():
         default = kernel.gradient_attributes[name].default
         if value != default:
@@ -641,5 +626,5 @@ def is_recorded() -> bool:
 
 
 def is_followed() -> bool:
-    """Tell whether a recorder, a transformation or forward mode looks at every operator."""
+    """Tell whether a recorder, a transformation or forward mode watches every operator."""
     return bool(is_recorded() or are_transforms_active() or is_forward_mode())

@@ -1,7 +1,7 @@
 """Modules of torchrl and SB3-contrib that run a layer over rows of episodes, for `swap`.
 
-They split and pad the rows, or run single steps; here the layer inside gets its resets. Both ask for
-`torch.nn.LSTM` by its type, so a layer inside a module that stays must stay too.
+They split and pad the rows, or run single steps; ours pass resets to the layer. Both packages check for the
+type `torch.nn.LSTM`, so if their module stays, its layer must stay too.
 """
 
 import copy
@@ -28,7 +28,7 @@ _made: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def replacements() -> dict[type[nn.Module], type[nn.Module]]:
-    """Return the types that modules of the two packages get, where a model can have one: it is imported."""
+    """Return the types that replace those of the imported packages."""
     found = {}
     for module, names, make in ((_TORCHRL, _INNER, _of_torchrl), (_SB3, _POLICIES, _of_sb3)):
         for name in names:
@@ -42,7 +42,7 @@ def replacements() -> dict[type[nn.Module], type[nn.Module]]:
 
 
 def __getattr__(name: str) -> type[nn.Module]:
-    """Return the type of that name, for which a pickle asks."""
+    """Return the type of that name, for pickles."""
     module = _TORCHRL if name in _INNER else _SB3 if name in _POLICIES else None
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -50,12 +50,12 @@ def __getattr__(name: str) -> type[nn.Module]:
 
 
 def changes_in_place(kind: type[nn.Module]) -> bool:
-    """Tell whether a module becomes one of this type, or leaves it, as it is: others hold it as their own."""
+    """Tell whether a module changes its type in place to or from this type: other objects hold it."""
     return kind in _made or kind in _made.values()
 
 
 def why_not(module: nn.Module) -> str | None:
-    """Return why a module stays that runs a layer over rows of episodes."""
+    """Return why a module of the two packages stays."""
     kind = type(module)
     known = replacements()
     if kind not in known:
@@ -79,7 +79,7 @@ def why_not(module: nn.Module) -> str | None:
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers that stay because the module around them, of one of the two packages, does."""
+    """Yield the layers in a module of the two packages: they stay if the module stays."""
     if any(base in replacements() for base in type(module).__mro__):
         yield from (child for child in module.children() if isinstance(child, nn.RNNBase))
 
@@ -101,7 +101,7 @@ def _of_torchrl(theirs: Any, name: str) -> type[nn.Module]:
         if not _begin_at_zero(is_init, hidden):
             return _as_pytorch(self, inner, partial(theirs.forward, self, tensordict))
         reset = is_init.clone()
-        reset[:, 0] = False  # the state at the first step is the one that is given
+        reset[:, 0] = False  # the state at the first step is given
         begin = tuple(each[:, 0].transpose(0, 1) for each in hidden if each is not None)
         output, states = layer._run_with_states(value, begin, reset)
         results = output, *(_at_ends(each, is_init) for each in states)
@@ -114,7 +114,7 @@ def _of_torchrl(theirs: Any, name: str) -> type[nn.Module]:
 
 
 def _rows(module: Any, tensordict: Any) -> tuple[Tensor, Tensor, list[Tensor | None]] | None:
-    """Return values, marks and states (N, T, ...) of rows with several episodes; None of others."""
+    """Return values, marks and states (N, T, ...) of rows with several episodes; else None."""
     if not module.recurrent_mode or not tensordict.ndim:
         return None
     shape = tensordict.shape
@@ -123,21 +123,21 @@ def _rows(module: Any, tensordict: Any) -> tuple[Tensor, Tensor, list[Tensor | N
         return None
     found: Any = [tensordict.get(key, None) for key in module.in_keys[: len(module.out_keys)]]
     if found[0] is None or len({each is None for each in found[1:]}) > 1:
-        return None  # wrong, as their forward says
+        return None  # wrong: their forward raises the error
     value, *hidden = found
     states = [each if each is None else each.reshape(*is_init.shape, *each.shape[-2:]) for each in hidden]
     return value.reshape(*is_init.shape, value.shape[-1]), is_init, states
 
 
 def _begin_at_zero(is_init: Tensor, hidden: list[Tensor | None]) -> bool:
-    """Tell whether the states given for later episodes are zeros, of which nobody asks a gradient."""
+    """Tell whether the states given for later episodes are zeros without a gradient."""
     later = is_init[:, 1:]
     given = [each for each in hidden if each is not None]
     return not any(each.requires_grad or bool(each[:, 1:][later].any()) for each in given)
 
 
 def _as_pytorch(module: Any, inner: str, run: Any) -> Any:
-    """Run with PyTorch's layer in the place of ours."""
+    """Run with PyTorch's layer instead of ours."""
     ours = getattr(module, inner)
     setattr(module, inner, _of_pytorch(ours))
     try:

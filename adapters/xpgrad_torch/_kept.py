@@ -1,7 +1,7 @@
-"""Outputs that a gradient needs and the caller may write to: a layer's output with ``y += x`` behind it.
+"""Outputs that a gradient needs and the caller may write to, for example by ``y += x``.
 
-A copy of each would cost every caller time and memory. So autograd keeps the output's own memory, and the
-backward finds out whether somebody has written to it; then it runs the kernel again.
+A copy of each output would cost every caller time and memory. So autograd keeps the output's own memory. If
+the backward finds that the caller has written to it, it runs the kernel again.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,11 @@ __all__ = ["keep", "was_written_to", "without_views"]
 
 
 def keep(output: Tensor, copies: bool) -> Tensor:
-    """Return what to save of an output, from inside of an autograd function.
+    """Return the tensor to save for an output, within an autograd function.
 
-    It has a version of its own, because autograd compares versions and refuses a gradient after a change. For
-    `was_written_to` it holds the output's version, and a tensor that shares it. It is a copy with `copies`,
-    for an output without a version, or where hooks move what is saved: they are given another tensor, which
-    does not hold these.
+    It shares the output's memory but not its version: autograd refuses a gradient after a change of version.
+    For `was_written_to` it holds the output's version and a tensor that shares it. It is a copy if `copies`,
+    if the output has no version, or if hooks move saved tensors, as hooks would lose what it holds.
     """
     version = version_of(output)
     if copies or version is None or has_saved_tensors_hooks():
@@ -30,11 +29,11 @@ def keep(output: Tensor, copies: bool) -> Tensor:
 
 
 def was_written_to(kept: Tensor) -> bool:
-    """Tell whether somebody has written to an output that `keep` was given."""
+    """Tell whether the caller has written to an output after `keep`."""
     watched = getattr(kept, "watched", None)
     return watched is not None and version_of(watched[0]) != watched[1]
 
 
 def without_views(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return an autograd function's outputs, of views copies: autograd lets nobody write to such a view."""
+    """Return an autograd function's outputs with views copied: autograd forbids writing to such views."""
     return tuple([output if base_of(output) is output else output.clone() for output in outputs])

@@ -1,7 +1,7 @@
-"""The description of a kernel and its gradient for PyTorch: one for all uses."""
+"""A kernel and its gradient for PyTorch: their description, and how they run."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ def check_flag(operator: str, name: str, value: Any) -> None:
 
 
 def is_single(operator: str, input: Any, axes: int, expected: str = "torch.Tensor") -> bool:  # noqa: A002
-    """Tell whether an input is one sequence of so many axes, and not a batch, which has one more."""
+    """Tell whether an input is one sequence, with `axes` axes, and not a batch, with one axis more."""
     if not isinstance(input, Tensor):
         raise TypeError(f"{operator}: input is {type_of(input)}, expected {expected}")
     check_dense(operator, "input", input)
@@ -50,7 +50,7 @@ def is_single(operator: str, input: Any, axes: int, expected: str = "torch.Tenso
 
 
 def type_of(value: Any) -> str:
-    """Return, for messages, a class's name or a value's type, of a tuple or a list with its length."""
+    """Return a class's name or a value's type for messages; for a tuple or list with its length."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if isinstance(value, tuple | list):
@@ -64,22 +64,22 @@ class TorchKernel(KernelDescription):
     Parameters
     ----------
     name : str
-        The kernel's name; with ``_grad`` behind it, the gradient's.
+        The kernel's name; the gradient's name ends with ``_grad``.
     planned : bool
-        Whether later calls of a known form run from their program.
+        Whether later calls of a known form run from a program.
     images : bool
-        Whether X, W and Y are images or weights over them, whose channels may be last in memory.
+        Whether X, W and Y are images or their weights, whose channels may be last in memory.
     operator : str, optional
-        The name among PyTorch's operators, where the kernel has two descriptions; its own by default.
+        The name among PyTorch's operators, by default the kernel's; a kernel can have two descriptions.
     **described
-        What `KernelDescription` takes.
+        Arguments of `KernelDescription`.
 
     Attributes
     ----------
     operator, gradient_operator : callable
-        PyTorch's operators for the kernel and its gradient, once `_library.registered` has made them.
+        PyTorch's operators for the kernel and its gradient, from `_library.registered`.
     returned : frozenset of int
-        Which of the saved outputs the caller gets and may write to, of a kernel that can run again for them.
+        The places of saved outputs that the caller gets and may write to: the kernel can run again for them.
     """
 
     def __init__(
@@ -93,23 +93,19 @@ class TorchKernel(KernelDescription):
     ) -> None:
         super().__init__(name, **described)
         self._images, self.operator_name = images, operator or name
-        # A result for each element lies in memory as its operand does; those along an axis are contiguous.
+        # An elementwise result has its operand's strides; a result along an axis is contiguous.
         self._keeps_strides = self.elementwise and "axis" not in self.attributes
-        self.planned: list[PlannedFunction] = []  # the kernel and its gradient, where they run from programs
+        self.planned: list[PlannedFunction] = []  # the kernel and its gradient, if they have programs
         if planned:
             sides = (self.operands, (None,) * len(self.outputs)), (self.arguments, self.graded)
-            self.planned = [PlannedFunction(self._finder(k), *side) for k, side in enumerate(sides)]
+            self.planned = [
+                PlannedFunction(functools.partial(self.function, k), *side) for k, side in enumerate(sides)
+            ]
         own = range(len(self.cotangents)) if {*self.operands} <= {*self.taken} else ()
         self.returned = frozenset(k for k in own if self.outputs[k] in self.saved)
         self._may_keep_rows = "gate_order" in self.attributes and LENGTHS in self.operands
         self.operator: Any = None
         self.gradient_operator: Any = None
-
-    def _finder(self, which: int) -> Callable[[], Callable[..., Any]]:
-        """Return what returns the kernel (0) or its gradient (1) as it is now, without a call of Python's."""
-        if self._cell is not None:
-            return functools.partial(self.function, which)
-        return functools.partial(getattr, xpgrad, (self.name, self.gradient_name)[which])
 
     def __repr__(self) -> str:
         return f"TorchKernel({self.name!r})"
@@ -117,46 +113,43 @@ class TorchKernel(KernelDescription):
     # --- running
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
-        """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
+        """Run the kernel in the dtype of its operands: a caller under autocast has converted them."""
         if self.has_programs(operands):
             options = self.forward_options(attributes)
             return without_views(self._run_planned(0, operands, options))
+        named = dict(zip(self.operands, operands, strict=True))
         with without_autocast(operands[0]):
-            return without_views(self._run_forward(operands, attributes))
+            outputs = self.function(0)(**named, **attributes)
+            if self._has_channels_last(named):
+                outputs = to_channels_last(outputs)
+        return without_views(outputs if isinstance(outputs, tuple) else (outputs,))
 
     def has_programs(self, arrays: Sequence[Any]) -> bool:
-        """Tell whether calls on such arrays run from programs, whose results are contiguous."""
+        """Tell whether calls on these arrays run from programs, whose results are contiguous."""
         if self._images and any(map(is_channels_last, arrays[:2])):  # X and W
             return False
         return bool(self.planned)
 
     def _run_planned(self, which: int, arrays: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
-        """Run the kernel (0) or its gradient (1) from a program, if it has one for such a call."""
+        """Run the kernel (0) or its gradient (1), from a program if the call has one."""
         layout, given = flattened(arrays)
         head = head_of((self, which, layout, *options), tuple(options.values()))
         return self.planned[which].run(head, given, layout, options)
 
     def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the kernel takes beside operands, for these attributes."""
+        """Return the kernel's arguments without operands, for these attributes."""
         return {**attributes, "keep_products": True} if self.keeps_products else dict(attributes)
 
     def rows_of(self, operands: Sequence[Any], wanted_outputs: int | None) -> tuple[str, ...]:
         """Return the names of saved outputs that may be rows of the time loop; see `run_foreign`.
 
-        Nobody reads them where the sequences have lengths and the caller reads only `wanted_outputs` outputs,
-        by default all that have a cotangent.
+        With lengths, these are the saved outputs after the `wanted_outputs` that the caller reads, by default
+        all with a cotangent.
         """
         if not self._may_keep_rows or operands[self.operands.index(LENGTHS)] is None:
             return ()
         unseen = self.outputs[len(self.cotangents) if wanted_outputs is None else wanted_outputs :]
         return tuple(name for name in self.saved if name in unseen)
-
-    def _run_forward(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        named = dict(zip(self.operands, operands, strict=True))
-        outputs = self.function(0)(**named, **attributes)
-        if self._has_channels_last(named):
-            return (to_channels_last(outputs),)
-        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def gradient(
         self,
@@ -165,39 +158,29 @@ class TorchKernel(KernelDescription):
         attributes: Mapping[str, Any],
         per_sample: bool | str = False,
     ) -> tuple[Tensor, ...]:
-        """Run the gradient on its arrays, and return what is asked for in the order of `wrt`.
-
-        As the forward, it knows no autocast, in which a backward may be called too.
-        """
-        with without_autocast(next(array for array in arrays if array is not None)):
-            return self._run_gradient(arrays, wrt, attributes, per_sample)
-
-    def _run_gradient(
-        self,
-        arrays: Sequence[Tensor | None],
-        wrt: Sequence[str],
-        attributes: Mapping[str, Any],
-        per_sample: bool | str,
-    ) -> tuple[Tensor, ...]:
+        """Run the gradient on its arrays, and return the gradients of `wrt` in this order."""
         own = tuple(name for name in wrt if name in self.graded)
         grads: dict[str, Tensor] = {}
-        if own:
-            options = self.gradient_options(own, attributes, per_sample)
-            if self.has_programs(arrays):
-                grads |= self.by_operand(self._run_planned(1, arrays, options))
-            else:
-                named: dict[str, Any] = dict(zip(self.arguments, arrays, strict=True))
-                grads |= self.by_operand(run_foreign(self.function(1), **named, **options))
-                if not per_sample and self._has_channels_last(named):
-                    grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
-        if len(own) < len(wrt):
-            grads |= self._composed_gradient(arrays, [name for name in wrt if name not in own], attributes)
+        # a backward may run under autocast too
+        with without_autocast(next(array for array in arrays if array is not None)):
+            if own:
+                options = self.gradient_options(own, attributes, per_sample)
+                if self.has_programs(arrays):
+                    grads |= self.by_operand(self._run_planned(1, arrays, options))
+                else:
+                    named: dict[str, Any] = dict(zip(self.arguments, arrays, strict=True))
+                    grads |= self.by_operand(run_foreign(self.function(1), **named, **options))
+                    if not per_sample and self._has_channels_last(named):
+                        grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
+            if len(own) < len(wrt):
+                others = [name for name in wrt if name not in own]
+                grads |= self._composed_gradient(arrays, others, attributes)
         return tuple(grads[name] for name in wrt)
 
     def _composed_gradient(
         self, arrays: Sequence[Tensor | None], wrt: Sequence[str], attributes: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """Return gradients that the kernel does not have, of a loss's targets, by PyTorch's own operators."""
+        """Return gradients of a loss's targets, which the kernel lacks, by PyTorch's own operators."""
         named = dict(zip(self.gradient_arrays, arrays, strict=True))
         operands = {name: named[name] for name in self.operands}
 
@@ -219,10 +202,10 @@ class TorchKernel(KernelDescription):
         needs: Sequence[bool],
         cotangents: Sequence[Tensor],
     ) -> list[Tensor | None]:
-        """Return the gradients of `gradient` in those of its arrays that need one.
+        """Return the gradients of `gradient` in its arrays that need a gradient.
 
-        Saved arrays beside operands are taken for what they are, functions of these: they have no gradient of
-        their own. Everything is made anew on the standard engine, which consists of differentiable operators.
+        Saved outputs are functions of the operands and have no gradient of their own. The standard engine,
+        whose operators are differentiable, computes them again.
         """
         begin = len(self.taken)
         end = begin + (len(self.saved) if self.taken else 0)
@@ -236,8 +219,7 @@ class TorchKernel(KernelDescription):
                 mixed[k] = value
             with xpgrad.use_engine("standard"):
                 if begin < end:
-                    named = dict(zip(self.taken, mixed[:begin], strict=True))
-                    operands = [named.get(name) for name in self.operands]
+                    operands = self.operands_of(mixed[:begin])
                     mixed[begin:end] = self.saved_of(self.forward(*operands, **self.own(attributes)))
                 return self.gradient(mixed, wrt, attributes, per_sample)
 
@@ -245,16 +227,21 @@ class TorchKernel(KernelDescription):
         grads = dict(zip(free, pullback(tuple(cotangents)), strict=True))
         return [grads.get(k) for k in range(len(arrays))]
 
-    # --- where results lie in memory
+    def operands_of(self, taken: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the kernel's operands in order, None for those that its gradient does not take."""
+        by_name = dict(zip(self.taken, taken, strict=True))
+        return [by_name.get(name) for name in self.operands]
+
+    # --- the layout of results in memory
 
     def _has_channels_last(self, arrays: Mapping[str, Any]) -> bool:
-        """Tell whether the results are to have their channels last, as PyTorch decides for convolutions."""
+        """Tell whether the results have their channels last, as for PyTorch's convolutions."""
         return self._images and (is_channels_last(arrays["X"]) or is_channels_last(arrays["W"]))
 
     def empty_output(
         self, shape: Sequence[int], operands: Mapping[str, Any], attributes: Mapping[str, Any]
     ) -> Tensor:
-        """Return memory for an output, laid out as compilers are told."""
+        """Return memory for an output, in the layout that compilers expect."""
         X = operands[self.operands[0]]
         if self._keeps_strides and not self.reduces(attributes):
             return torch.empty_like(X)
@@ -263,7 +250,7 @@ class TorchKernel(KernelDescription):
     def empty_gradient(
         self, name: str, shape: Sequence[int], arrays: Mapping[str, Any], per_sample: bool
     ) -> Tensor:
-        """Return memory for the gradient of an operand, laid out as compilers are told."""
+        """Return memory for the gradient of an operand, in the layout that compilers expect."""
         like = arrays[self.gradient_arrays[0]]
         if self._keeps_strides and name == self.operands[0]:
             cotangent = arrays[self.cotangents[0]]
@@ -286,7 +273,7 @@ class TorchKernel(KernelDescription):
                 raise TypeError(f"{self.name}: {name} is {type(operand).__name__}, expected torch.Tensor")
 
     def explain(self, operands: Sequence[Any]) -> None:
-        """Raise TypeError if an operand is of a kind that no kernel takes; for after an error."""
+        """Raise TypeError, after an error, if an operand is sparse or nested, which no kernel takes."""
         for name, operand in zip(self.operands, operands, strict=True):
             for tensor in getattr(operand, "parameters", (operand,)):
                 if isinstance(tensor, Tensor):

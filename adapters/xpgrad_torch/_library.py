@@ -136,8 +136,7 @@ class _ForwardOperator(_RegisteredOperator):
         wrt = [name for name in kernel.operands if needed[name]]
         taken, kept = ctx.saved_tensors[: len(kernel.taken)], ctx.saved_tensors[len(kernel.taken) :]
         if any(map(was_written_to, kept)):
-            operands = dict(zip(kernel.taken, taken, strict=True))
-            again = self.call(*(operands[name] for name in kernel.operands), **ctx.attributes)
+            again = self.call(*kernel.operands_of(taken), **ctx.attributes)
             kept = kernel.saved_of(_list(again))
         arrays = [*taken, *kept, *cotangents[: len(kernel.cotangents)]]
         grads = kernel.gradient_operator(*arrays, **ctx.attributes, wrt=wrt)

@@ -1,7 +1,7 @@
-"""Calls that came before: their programs, found by all that a call depends on beside the numbers in tensors.
+"""Known calls: their programs, by everything that a call depends on except the numbers in tensors.
 
-There is one table, `known_calls`. The head of a key says what is called: a kernel, a function or a module's
-class, and the options. The rest is one look at the call's tensors. A call that is found needs no check again.
+The table is `known_calls`. The head of a key names a kernel, a function or a module's class, and the options;
+the rest describes the call's tensors. A known call needs no checks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 from xpgrad_torch.engine import TorchEngine, look_at, new_result
 
 Head = tuple | None
-"""What a call depends on beside its tensors; None where that may change unnoticed."""
+"""Everything that a call depends on except its tensors; None if that may change unnoticed."""
 
 _FIXED = frozenset({type(None), bool, int, float, str})
 _FIXED_IN_TUPLES = frozenset({int, str})
@@ -28,8 +28,8 @@ _FIXED_IN_TUPLES = frozenset({int, str})
 def head_of(who: Any, values: tuple[Any, ...]) -> Head:
     """Return the head of the keys of calls of `who` with these options.
 
-    Options have their types with them: 1, 1.0 and True are equal. The numbers in tensors, arrays and lists
-    may change, also in those of a tuple.
+    It includes the options' types, as 1, 1.0 and True are equal. It is None for options with tensors, arrays
+    or lists, also within tuples, because their numbers may change.
     """
     kinds = tuple(map(type, values))
     if _FIXED.issuperset(kinds):
@@ -41,18 +41,18 @@ def head_of(who: Any, values: tuple[Any, ...]) -> Head:
 
 
 class KnownCall(NamedTuple):
-    """A call that came before.
+    """An earlier call.
 
     Parameters
     ----------
     function : PlannedFunction
-        What was called.
+        The called function.
     template : object
-        What the caller keeps for such calls.
+        The caller's data for such calls.
     program
         The program.
     order : list of int
-        Which of the call's arrays the program takes, in its order.
+        The places of the program's arrays among the call's.
     """
 
     function: "PlannedFunction"
@@ -62,7 +62,7 @@ class KnownCall(NamedTuple):
 
 
 class KnownCalls(Remembered[KnownCall]):
-    """Calls by head, form of the tensors and kind of the lengths; the oldest make room for new ones."""
+    """Calls by head, form of the tensors and kind of the lengths; new calls replace the oldest."""
 
     MOST = 1024
 
@@ -71,7 +71,7 @@ known_calls = KnownCalls()
 
 
 class Ready(NamedTuple):
-    """A known call with the addresses of its arrays; each one runs once."""
+    """A known call with the addresses of its arrays; it runs once."""
 
     known: KnownCall
     addresses: list[int]
@@ -86,10 +86,7 @@ class Ready(NamedTuple):
 
 
 def _key(head: Head, arrays: Sequence[Tensor], kind: int) -> tuple[tuple, list[int]] | None:
-    """Return the key of a call with lengths of this kind, and where its arrays are.
-
-    None where another call that looks the same may be another one.
-    """
+    """Return a call's key, for lengths of this kind, and its arrays' addresses; None if it has no key."""
     engine = engines.of_type(arrays[0])
     threads = engine.program_threads() if isinstance(engine, TorchEngine) else None
     seen = None if threads is None else look_at(arrays)
@@ -100,9 +97,9 @@ def _key(head: Head, arrays: Sequence[Tensor], kind: int) -> tuple[tuple, list[i
 
 
 def find(head: Head, arrays: Sequence[Tensor], lengths: LengthsMemory | None = FULL) -> Ready | None:
-    """Return a call that came before, for these arrays; lengths are not among them. None where none did.
+    """Return the known call for these arrays, lengths excluded; None if there is none.
 
-    A function that somebody has put in the place of xpgrad's is called each time.
+    A function that replaces xpgrad's is called each time.
     """
     if head is None or lengths is None:
         return None
@@ -119,11 +116,11 @@ class PlannedFunction:
     Parameters
     ----------
     find : callable
-        Returns the function as it is now.
+        Returns the current function.
     names : sequence of str
-        The names of the arrays that it takes.
+        The names of its arrays.
     gradients : sequence of str or None
-        Of each result the array whose gradient it is; None for no array's.
+        For each result the array whose gradient it is; None for other results.
     """
 
     def __init__(
@@ -133,20 +130,20 @@ class PlannedFunction:
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
 
     def is_replaced(self) -> bool:
-        """Tell whether somebody has put another function in the place of xpgrad's."""
+        """Tell whether another function replaces xpgrad's."""
         return self._find() is not self._function
 
     def apart(
         self, arrays: Sequence[Tensor], layout: Layout, options: Mapping[str, Any]
     ) -> tuple[Sequence[Tensor], LengthsMemory | None]:
-        """Return the arrays without lengths, and these; None where no program takes them."""
+        """Return the arrays without lengths, and the lengths; None if no program takes these lengths."""
         place = self.place_of_lengths(layout)
         if place is None:
             return arrays, FULL
         return without(place, arrays), lengths_in_memory(arrays[0], arrays[place], options)
 
     def place_of_lengths(self, layout: Layout) -> int | None:
-        """Return where the lengths are among the arrays of a call; None where it has none."""
+        """Return the place of the lengths among the arrays of a call; None if it has no lengths."""
         if LENGTHS not in self._names:
             return None
         number = self._names.index(LENGTHS)
@@ -158,28 +155,15 @@ class PlannedFunction:
         arrays: Sequence[Tensor],
         layout: Layout,
         options: Mapping[str, Any],
-        template: Any = None,
     ) -> list[Any]:
-        """Return the function's results, of a known call by its program.
+        """Return the function's results; a known call runs its program.
 
-        Parameters
-        ----------
-        head : tuple or None
-            The head of the call's key.
-        arrays : sequence of tensor or None
-            What the function is given, parameters of one operand one behind the other.
-        layout : Layout
-            Which arrays are one operand, and which are absent. Gradients come in pieces for the same ones.
-        options : mapping
-            What else the function takes.
-        template : object, optional
-            What to keep for such calls.
+        `head` is the head of the call's key. `arrays` are the parameters of all operands, as `layout` says;
+        gradients of operands with several parameters come in pieces. `options` are the other arguments.
         """
         others, lengths = self.apart(arrays, layout, options)
         ready = find(head, others, lengths)
-        return (
-            self.run_anew(head, arrays, layout, options, lengths, template) if ready is None else ready.run()
-        )
+        return self.run_anew(head, arrays, layout, options, lengths) if ready is None else ready.run()
 
     def run_anew(
         self,
@@ -190,7 +174,7 @@ class PlannedFunction:
         lengths: LengthsMemory | None,
         template: Any = None,
     ) -> list[Any]:
-        """Return the function's results with all checks, and remember the call if it has a program."""
+        """Return the function's results after all checks; a call with a program becomes known."""
         operands, plans_out = grouped(layout, arrays), list[PlannedCall]()
         pairs = list(zip(self._names, operands, strict=True))
         stacked = {name: x.parameters for name, x in pairs if type(x) is Stacked}
@@ -206,7 +190,7 @@ class PlannedFunction:
         return list(self._flat(results, operands))
 
     def _order(self, plan: PlannedCall, layout: Layout) -> list[int]:
-        """Return which of the arrays beside lengths the program takes, in its order."""
+        """Return the places of the program's arrays among the arrays without lengths."""
         places: dict[str, range] = {}
         count = 0
         for name, (size, _) in zip(self._names, layout, strict=True):
@@ -215,7 +199,7 @@ class PlannedFunction:
         return [place for name in plan.names for place in places[name]]
 
     def _flat(self, results: Any, operands: Sequence[Any]) -> Iterator[Tensor | None]:
-        """Yield the results, gradients of what was joined in pieces; a tensor alone is the only one."""
+        """Yield the results; gradients of `Stacked` operands in pieces."""
         results = results if isinstance(results, tuple) else (results,)
         for number, result in zip(self._gradients, results, strict=True):
             operand = None if number is None else operands[number]
@@ -228,5 +212,5 @@ class PlannedFunction:
 
 
 def without(place: int, arrays: Sequence[Tensor]) -> list[Tensor]:
-    """Return arrays without that in one place."""
+    """Return the arrays without the one at `place`."""
     return [*arrays[:place], *arrays[place + 1 :]]

@@ -19,7 +19,7 @@ from xpgrad_torch._lengths import LENGTHS, lengths_in_memory, name_lengths
 from xpgrad_torch._opacus import Sampled, hold, holder
 from xpgrad_torch._private import parameters_of
 from xpgrad_torch._programs import Head, find, head_of
-from xpgrad_torch._stacked import flattened, joined_by_name, stacked
+from xpgrad_torch._stacked import flattened, joined, stacked
 from xpgrad_torch._units import KERNELS, run_recurrent
 
 States = tuple[Tensor, ...]
@@ -142,7 +142,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
                 lambda given: self._run_kernel(given, wanted_outputs),
             )  # fmt: skip
         if autocasts(operands["X"]):
-            operands = self._autocast(joined_by_name(operands))
+            operands = self._autocast(dict(zip(operands, joined(operands.values()), strict=True)))
         try:
             return run_recurrent(self._KERNEL, {**operands, **self._options()}, wanted_outputs, head)
         except (TypeError, ValueError) as error:
@@ -193,7 +193,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
             return None
         return call_again(ready, [x.clone() if x is lengths else x for x in flat])
 
-    def _autocast(self, operands: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _autocast(self, operands: Mapping[str, Any]) -> dict[str, Any]:
         """Convert under autocast to the dtype of PyTorch's results: the states' or autocast's dtype."""
         device = operands["X"].device.type
         dtype = [operands[name].dtype for name in ("X", *self._STATE_OPERANDS) if name in operands][-1]

@@ -1,6 +1,6 @@
-"""Operands that consist of several parameters, as PyTorch's modules have them."""
+"""Operands that consist of several parameters of a PyTorch module."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 class Stacked(NamedTuple):
-    """Parameters that are one operand of a kernel, each direction's one behind the other's.
+    """Parameters that together are one operand of a kernel, direction by direction.
 
     Parameters
     ----------
     parameters : sequence of Tensor
-        What the operand consists of.
+        The parameters.
     directions : int
-        Length of the operand's first axis, that of the directions; 0 where it has none, in a single step.
+        The length of the operand's first axis; 0 for a single step, whose operands have no such axis.
     """
 
     parameters: Sequence[Tensor]
@@ -40,18 +40,18 @@ class Stacked(NamedTuple):
 
 
 def stacked(parameters: Sequence[Tensor], directions: int) -> Tensor | Stacked:
-    """Return the operand that parameters are: one alone, in a single step, is it as it is."""
+    """Return parameters as an operand; a single step's only parameter is returned unchanged."""
     return Stacked(parameters, directions) if directions or len(parameters) > 1 else parameters[0]
 
 
 Layout = tuple[tuple[int, int], ...]
-"""Of each operand the number of parameters and of directions."""
+"""For each operand its numbers of parameters and of directions."""
 PLAIN, ABSENT = (1, -1), (0, -1)
-"""An operand that is as it is, and one that is not given."""
+"""An operand that is a tensor, and an operand that is not given."""
 
 
 def flattened(operands: Iterable[Any]) -> tuple[Layout, list[Tensor]]:
-    """Return the layout of operands, and their parameters one behind the other."""
+    """Return the layout of operands, and the list of all their parameters."""
     layout: list[tuple[int, int]] = []
     flat: list[Tensor] = []
     for x in operands:
@@ -67,7 +67,7 @@ def flattened(operands: Iterable[Any]) -> tuple[Layout, list[Tensor]]:
 
 
 def grouped(layout: Layout, flat: Sequence[Any]) -> list[Any]:
-    """Return operands from their parameters one behind the other."""
+    """Return operands from the list of all their parameters."""
     operands: list[Any] = []
     start = 0
     for size, directions in layout:
@@ -80,10 +80,5 @@ def grouped(layout: Layout, flat: Sequence[Any]) -> list[Any]:
 
 
 def joined(operands: Iterable[Any]) -> list[Tensor | None]:
-    """Return the operands, those of several parameters as one tensor each."""
+    """Return the operands, each as one tensor."""
     return [x.joined() if type(x) is Stacked else x for x in operands]
-
-
-def joined_by_name(operands: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the same by their names; those that are absent have none."""
-    return dict(zip(operands, joined(operands.values()), strict=True))  # type: ignore[arg-type]

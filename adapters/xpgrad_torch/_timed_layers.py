@@ -1,4 +1,4 @@
-"""Which layers of a model are faster than what would take their place, timed on the inputs that they get."""
+"""Times the layers of a model against their replacements, on the inputs that they get."""
 
 import statistics
 import time
@@ -15,7 +15,7 @@ _TURNS = 5
 
 @contextmanager
 def first_inputs(layers: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
-    """Collect the first input of each layer that runs on the CPU within the block, without its values."""
+    """Collect the first CPU input of each layer that runs within the block, without its values."""
     seen: dict[nn.Module, Tensor] = {}
 
     def note(module: nn.Module, inputs: tuple) -> None:
@@ -34,9 +34,9 @@ def first_inputs(layers: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Tensor
 def slower_than(
     inputs: Mapping[nn.Module, Tensor], replacement: Callable[[nn.Module], nn.Module]
 ) -> dict[nn.Module, float]:
-    """Return the layers whose replacement takes longer, with its time as a multiple of the layer's.
+    """Return the layers whose replacement takes longer, with the ratio of the times.
 
-    A step is the forward and the backward for all gradients. Layers of one form are timed once.
+    A step is a forward and a backward for all gradients. Equal layers with equal inputs are timed once.
     """
     ratios: dict[tuple, float] = {}
     slower: dict[nn.Module, float] = {}
@@ -50,7 +50,7 @@ def slower_than(
 
 
 def _ratio(theirs: nn.Module, ours: nn.Module, X: Tensor) -> float:
-    """The time of our step over the time of theirs: medians, in turns."""
+    """Return the time of our step over the time of theirs: medians of alternating steps."""
     source = torch.Generator().manual_seed(0)
     given = torch.empty_strided(X.shape, X.stride(), dtype=X.dtype)
     given.copy_(torch.randn(X.shape, generator=source)).requires_grad_(X.requires_grad)

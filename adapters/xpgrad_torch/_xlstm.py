@@ -15,7 +15,7 @@ _made: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def replacements() -> dict[type[nn.Module], type[nn.Module]]:
-    """Return the type that takes the place of `xlstm`'s cell, where a model can have one: it is imported."""
+    """Return the type that replaces `xlstm`'s cell, if the package is imported."""
     theirs = getattr(sys.modules.get(_MODULE), "sLSTMCell_vanilla", None)
     if theirs is None:
         return {}
@@ -25,7 +25,7 @@ def replacements() -> dict[type[nn.Module], type[nn.Module]]:
 
 
 def why_not(module: nn.Module) -> str | None:
-    """Return why a cell of `xlstm` stays: it is another function than the sLSTM."""
+    """Return why a cell of `xlstm` stays: it computes something else than the sLSTM."""
     if type(module) in replacements() and module.config.function != "slstm":  # type: ignore[union-attr]
         return f"its function is {module.config.function!r}, expected 'slstm'"  # type: ignore[union-attr]
     return None
@@ -38,23 +38,15 @@ def _type_for(theirs: Any) -> type[nn.Module]:
         state: Tensor | None = None,
         lengths: Any = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run the cell over pre-activations; `lengths` has no effect, as there."""
+        """Run the cell over pre-activations; `lengths` has no effect, as in `xlstm`."""
         self._check_input(input)
         gates, kernel = self._permute_input(input), self._recurrent_kernel_
         weights = {"_recurrent_kernel_": kernel, "_bias_": self._bias_.to(kernel.dtype)}
         own = convert("slstm", weights, "xlstm", "onnx")
         x = gates.to(kernel.dtype)
         begin = None if state is None else [each[None].to(kernel.dtype) for each in self._get_state(x, state)]
-        outputs = run_cell(
-            slstm_of_gates(self.config.num_heads),
-            x,
-            None,
-            own["R"][None],
-            own["B"][None],
-            None,
-            begin,
-            gates=x,
-        )
+        cell, R, B = slstm_of_gates(self.config.num_heads), own["R"][None], own["B"][None]
+        outputs = run_cell(cell, x, None, R, B, initial=begin, gates=x)
         output, finals = self._permute_output(outputs[0][:, 0]), torch.cat(outputs[4:])
         if torch.is_autocast_enabled():
             return output, finals

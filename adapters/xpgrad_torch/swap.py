@@ -1,4 +1,4 @@
-"""Putting xpgrad's modules into a model that was written with PyTorch's."""
+"""`swap` replaces the modules of a PyTorch model by xpgrad's, and `unswap` puts PyTorch's back."""
 
 import copy
 import warnings
@@ -26,9 +26,9 @@ _Table = Mapping[type[nn.Module], type[nn.Module]]
 
 
 def _drop_ins(*families: Any) -> _Table:
-    """Return the modules of families that have the names of PyTorch's, by the type that they replace.
+    """Return the modules of families with names of PyTorch's, by the type that they replace.
 
-    By its exact type: a subclass may have changed what the module computes.
+    A subclass of this type may compute something else.
     """
     names = [(family, name) for family in families for name in family.__all__ if hasattr(nn, name)]
     return {getattr(nn, name): getattr(family, name) for family, name in names}
@@ -38,13 +38,13 @@ _ALL = _drop_ins(convolution, modules, _activations, losses)
 _ACTIVATIONS = _drop_ins(_activations, losses)
 _CELLS: _Table = {theirs: ours for theirs, ours in _ALL.items() if issubclass(theirs, nn.RNNCellBase)}
 _CONVOLUTIONS = _drop_ins(convolution)
-# What is replaced without being asked for.
+# Replaced by default.
 _REPLACEMENTS = {theirs: ours for theirs, ours in _ALL.items() if theirs not in [*_ACTIVATIONS, *_CELLS]}
 _OURS = {ours: theirs for theirs, ours in _ALL.items()}
 
 
 def _why_not(model: nn.Module) -> dict[nn.Module, str]:
-    """Return why nothing takes the place of modules in a model, whatever their types, by module."""
+    """Return the modules of a model that stay, whatever their types, with the reasons."""
     reasons = _bound(model)
     for module in model.modules():
         if (reason := _xlstm.why_not(module)) is not None:
@@ -65,9 +65,9 @@ def _why_not(model: nn.Module) -> dict[nn.Module, str]:
 
 
 def _bound(model: nn.Module) -> dict[nn.Module, str]:
-    """Return the modules that a function runs which the model keeps, and what is wrong with it.
+    """Return modules that a function kept in the model runs, with the reason why they stay.
 
-    It would go on running them when something else has taken their place. Wrappers keep one in `forward`,
+    The function would still run the replaced module. Wrappers keep such a function in `forward`,
     `module.compile()` and `torch.compile(module)` in attributes of their own.
     """
     found: dict[nn.Module, str] = {}
@@ -76,7 +76,7 @@ def _bound(model: nn.Module) -> dict[nn.Module, str]:
             held = getattr(value, "__self__", None) if isinstance(value, MethodType) else None
             if isinstance(held, nn.Module) and held is not module:
                 found[held] = f"{type(module).__name__}.{name}"
-            elif callable(value) and hasattr(type(module), name):  # in the place of its class's own
+            elif callable(value) and hasattr(type(module), name):  # it replaces a method
                 found[module] = f"{type(module).__name__}.{name}"
     return {
         module: f"a wrapper or a compiler has set {where}, which runs this {type(module).__name__} whatever "
@@ -98,27 +98,27 @@ def _table(operator: str, activations: bool, cells: bool, convolutions: bool | N
 
 
 def _of_packages() -> _Table:
-    """Return what replaces modules of other packages than PyTorch, as far as these are imported."""
+    """Return the replacements for modules of other imported packages than PyTorch."""
     return {**_xlstm.replacements(), **_episodes.replacements()}
 
 
 def _of_theirs() -> _Table:
-    """Return the modules of others by the type of ours that replaces them."""
+    """Return the replaced types by the types of ours that replace them."""
     return {**_OURS, **{ours: theirs for theirs, ours in _of_packages().items()}}
 
 
 def _same_state(module: nn.Module, kind: type[nn.Module], stays: bool) -> nn.Module:
-    """Return a module of another type that differs from the one it replaces in its methods only.
+    """Return a module of another type with the same state; a module around others changes its type.
 
-    `stays` tells whether the replaced one stays in use. A module around others becomes the new one.
+    `stays` tells whether the replaced module stays in use.
     """
     if _episodes.changes_in_place(kind):
         module.__class__ = kind
         return module
     new = kind.__new__(kind)
     new.__dict__.update(module.__dict__)
-    # The same parameters, in tables of the new module's own, so that assigning one to the new module
-    # leaves the old one alone; hooks stay in theirs, where their handles look for them.
+    # The new module has its own tables of the same parameters: an assignment to it leaves the old module
+    # unchanged. Hooks stay in the old tables, where their handles look for them.
     for name, value in module.__dict__.items():
         if name in STATE_TABLES or isinstance(value, list):
             new.__dict__[name] = value.copy()
@@ -127,7 +127,7 @@ def _same_state(module: nn.Module, kind: type[nn.Module], stays: bool) -> nn.Mod
 
 
 def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | None]) -> nn.Module:
-    """Replace modules, each once, where `wanted` names another type; return the model or what replaces it."""
+    """Replace each module for which `wanted` names another type; return the model or its replacement."""
     replaced: dict[nn.Module, nn.Module] = {}
 
     def replacement(module: nn.Module) -> nn.Module:
@@ -174,35 +174,34 @@ def swap(
     verify: Any = None,
     tolerance: float | None = None,
 ) -> nn.Module:
-    """Replace the modules in a model that xpgrad has a drop-in for.
+    """Replace the modules in a model for which xpgrad has a drop-in.
 
     It replaces modules whose type is exactly PyTorch's LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
     ConvTranspose1d, ConvTranspose2d or ConvTranspose3d, and the package xlstm's sLSTM cell with the plain
     ("vanilla") backend. torchrl's LSTMModule and GRUModule and SB3-contrib's recurrent policies stay the
-    objects that they are, and run rows of many episodes with resets. Subclasses stay as they are.
-    Convolutions of complex numbers also stay, with a warning, and so do modules to which a wrapper or a
-    compiler has bound a function: swap first. A replacement keeps the parameter objects, the hooks and
-    the training flag, so optimizers keep working. A module that appears several times has one
-    replacement.
+    same objects, and run rows of many episodes with resets. Subclasses are not replaced, and neither are,
+    with a warning, convolutions of complex numbers and modules to which a wrapper or a compiler has bound a
+    function: swap first. A replacement keeps the parameter objects, the hooks and the training flag, so
+    optimizers keep working. A module that appears several times has one replacement.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, which is changed, or a single module to replace, which is not. A module of torchrl or a
-        policy is a model.
+        The model, which is changed, or a single module to replace, which is not changed. A module of torchrl
+        or a policy is a model.
     activations : bool
-        Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
+        Whether to also replace PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
         BCEWithLogitsLoss.
     cells : bool
-        Whether to replace also LSTMCell, GRUCell and RNNCell. Loops of these are about as fast as loops of
-        PyTorch's.
+        Whether to also replace LSTMCell, GRUCell and RNNCell. Loops over our cells are about as fast as
+        loops over PyTorch's.
     convolutions : bool, optional
-        Whether to replace convolutions. By default `swap` replaces all of them, or, if `verify` gives it an
-        example input, those that are faster then: it times a step of each on what the example makes of its
-        input, a few times in turns.
+        Whether to replace convolutions. By default `swap` replaces all of them, or, with an example input in
+        `verify`, only those for which ours is faster: it times a few alternating steps of both, on the input
+        that the layer gets.
     verbose : bool
-        Print what was replaced and what was not, and why, as `swap_report` tells it, and how much faster the
-        replacements were on the machines that were measured; ``xpgrad bench`` measures it here.
+        Print the table of `swap_report`, and how much faster the replacements were on measured machines;
+        ``xpgrad bench`` measures it on this machine.
     verify : tensor, tuple or dict, optional
         An example input: the model's only argument, all of its arguments by position, or all by name. The
         model runs on it forward and backward, before and after, and a difference raises an error.
@@ -219,7 +218,7 @@ def swap(
     Raises
     ------
     TypeError
-        If `model` is not a module, or `activations`, `cells` or `convolutions` is none of its values.
+        If `model` is not a module, or `activations`, `cells` or `convolutions` has a wrong type.
     ValueError
         If `tolerance` is given without `verify`, or no output of the model has a gradient.
     RuntimeError
@@ -227,8 +226,8 @@ def swap(
 
     See Also
     --------
-    unswap : The way back.
-    swap_report : What would be replaced.
+    unswap : Puts PyTorch's modules back.
+    swap_report : Tells what `swap` would replace.
 
     Examples
     --------
@@ -283,15 +282,15 @@ def unswap(model: modules.RNN) -> nn.RNN: ...
 @overload
 def unswap(model: _Model) -> _Model: ...
 def unswap(model: nn.Module) -> nn.Module:
-    """Put PyTorch's modules back in the place of xpgrad's.
+    """Replace xpgrad's modules by PyTorch's.
 
-    The parameters stay the very same. Modules with options that PyTorch's do not have stay, with a warning.
-    Modules that a wrapper or a compiler has bound a function to stay, too.
+    The parameters stay the same objects. Modules with options that PyTorch's do not have stay, with a
+    warning, and so do modules to which a wrapper or a compiler has bound a function.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, which is changed, or a single module, which is not.
+        The model, which is changed, or a single module, which is not changed.
 
     Returns
     -------
@@ -327,7 +326,7 @@ def unswap(model: nn.Module) -> nn.Module:
 
 
 def _own_options(module: nn.Module) -> list[str]:
-    """Return the names of a module's options that PyTorch's module does not have, where they are in use."""
+    """Return the names of a module's options in use that PyTorch's module does not have."""
     return list(module._own_options()) if isinstance(module, Recurrent) else []
 
 
@@ -335,12 +334,12 @@ def _own_options(module: nn.Module) -> list[str]:
 
 
 class SwapReport(NamedTuple):
-    """What `swap` replaces and what it leaves: a row for each module with parameters of its own.
+    """A row for each module that `swap` replaces or that has parameters of its own.
 
     Parameters
     ----------
     rows : tuple of ReportRow
-        In the order of the model. `str()` lays them out as a table.
+        In the order of the model. `str()` gives a table.
     """
 
     rows: tuple[ReportRow, ...]
@@ -349,25 +348,20 @@ class SwapReport(NamedTuple):
         return report_text(self.rows, "module", "modules with parameters")
 
     def gains(self) -> list[str]:
-        """Say for each type that is replaced how much faster a training step was where it was measured.
+        """Tell for each replaced type how much faster its training step was on measured machines.
 
         Returns
         -------
         list of str
-            A sentence each: the mean over the shapes of the benchmarks, and the lowest and the highest.
+            A sentence for each type: mean, lowest and highest over the benchmarks' shapes.
         """
         types = dict.fromkeys(row.type for row in self.rows if row.now != "unchanged")
-        return [_gain(name) for name in types if any(name in gains for gains in GAINS.values())]
-
-
-def _gain(name: str) -> str:
-    ratios = "; ".join(
-        f"{mean:.2g} times as fast as PyTorch's ({lowest:.2g} to {highest:.2g}) on {machine}"
-        for machine, gains in GAINS.items()
-        if name in gains
-        for mean, lowest, highest in [gains[name]]
-    )
-    return f"{name}: {ratios}: 'xpgrad bench' measures it here"
+        ratio = "{:.2g} times as fast as PyTorch's ({:.2g} to {:.2g}) on {}"
+        found = {
+            name: [ratio.format(*gains[name], machine) for machine, gains in GAINS.items() if name in gains]
+            for name in types
+        }
+        return [f"{name}: {'; '.join(x)}: 'xpgrad bench' measures it here" for name, x in found.items() if x]
 
 
 def swap_report(
@@ -378,15 +372,13 @@ def swap_report(
     convolutions: bool | None = None,
     verify: Any = None,
 ) -> SwapReport:
-    """Tell what `swap` would replace in a model, what it would leave, and why, without changing it.
+    """Tell which modules `swap` would replace in a model, and why others stay, without changing it.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model.
-    activations, cells : bool
-        As for `swap`.
-    convolutions : bool, optional
+    activations, cells, convolutions
         As for `swap`.
     verify : tensor, tuple or dict, optional
         As for `swap`: convolutions are timed on it. Nothing is replaced or compared.
@@ -426,7 +418,7 @@ def _timed(
     example: Any,
     convolutions: bool | None,
 ) -> tuple[dict[str, Tensor], dict[nn.Module, str]]:
-    """Return the model's results, and the convolutions that are faster as they are, each with the reason."""
+    """Return the model's results, and the convolutions that are faster than ours, with the reasons."""
     layers = [module for module in model.modules() if type(module) in _CONVOLUTIONS and type(module) in table]
     with first_inputs([] if convolutions else layers) as inputs:
         results = _results(model, example)
@@ -442,7 +434,7 @@ def _timed(
 def _report(
     model: nn.Module, table: _Table, kept: Mapping[nn.Module, str], slower: Mapping[nn.Module, str]
 ) -> SwapReport:
-    """Return the rows: `kept` stays with a warning, `slower` without one."""
+    """Return the rows: modules in `kept` stay with a warning, modules in `slower` without."""
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
@@ -481,12 +473,9 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 def _results(model: nn.Module, example: Any) -> dict[str, Tensor]:
-    """Return outputs and gradients by name, of one forward and backward that leaves no trace."""
-    args, kwargs = (), {}
-    if isinstance(example, Mapping):
-        kwargs = dict(example)
-    else:
-        args = example if isinstance(example, tuple) else (example,)
+    """Return outputs and gradients by name, of a forward and a backward that change nothing."""
+    kwargs = dict(example) if isinstance(example, Mapping) else {}
+    args = example if isinstance(example, tuple) else () if isinstance(example, Mapping) else (example,)
     buffers = copy.deepcopy(dict(model.named_buffers()))
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
@@ -513,11 +502,11 @@ def _leaf(x: Any) -> Any:
 
 
 def _compare(before: dict[str, Tensor], after: dict[str, Tensor], tolerance: float | None) -> None:
-    """Raise RuntimeError for what is missing or differs."""
+    """Raise RuntimeError for a tensor that is missing or differs."""
     if before.keys() != after.keys():
         odd = ", ".join(sorted(before.keys() ^ after.keys()))
         raise RuntimeError(f"swap: verify found {odd} only before or only after, expected the same")
-    # A bias in front of a normalization has a gradient of rounding errors alone.
+    # The gradient of a bias before a normalization consists of rounding errors.
     least = {
         name: 1e-2 * max(float(x.abs().max()) for n, x in before.items() if n[:3] == name[:3] and x.numel())
         for name in before
