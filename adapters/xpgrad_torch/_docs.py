@@ -1,9 +1,10 @@
-"""Docstrings whose sections several functions or classes share."""
+"""Docstrings with common sections of several functions or classes."""
 
 import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
+
+from torch import nn
 
 from xpgrad._operators.recurrent_docs import Words, recurrent_docstring
 from xpgrad._operators.units import Unit, declared_unit
@@ -11,38 +12,12 @@ from xpgrad._operators.units import Unit, declared_unit
 Described = TypeVar("Described")
 
 
-def described_as(model: Any, words: Mapping[str, str]) -> Callable[[Described], Described]:
-    """Return a decorator that puts the sections of a sibling's docstring behind the first line of one.
-
-    Parameters
-    ----------
-    model : function or class
-        The sibling.
-    words : mapping of str to str
-        What takes the place of its words. The new name takes the place of its name anyway.
-    """
-
-    def describe(named: Any) -> Any:
-        if named.__doc__ is not None:  # as in Python without docstrings
-            sections = model.__doc__.partition("\n")[2]
-            named.__doc__ = f"{named.__doc__}\n{in_words(sections, model.__name__, named.__name__, words)}"
-        return named
-
-    return describe
-
-
-def in_words(text: str | None, name: str, new: str, words: Mapping[str, str]) -> str:
-    """Return a sibling's docstring with a new name and other words; an empty one without docstrings."""
-    renamed = (text or "").replace(name, new)
-    return re.sub(r"(?<!\w)\w+'?(?!\w)", lambda word: words.get(word[0], word[0]), renamed)
-
-
 # --------------------------------------------------------------------------------- recurrent functions
 
 _SAVE = """"all", "states" or int
     What is kept for the gradient. ``"all"``: NUMBERS numbers for each step and sequence.
-    ``"states"``: only the operands, with the initial states; the gradient runs the kernel again and
-    gets the same numbers, to the last bit. A number k: the states of every k-th step, from which the gradient
+    ``"states"``: only the operands, with the initial states; the gradient runs the kernel again, and its
+    numbers are the same to the last bit. A number k: the states of every k-th step, from which the gradient
     rebuilds k steps at a time; sums over steps are then added in another order."""
 _IMPORTS = """\
 >>> import torch
@@ -81,14 +56,14 @@ computed only for operands that require one. It is itself differentiable
 
 
 def described_recurrent(arguments: str | None = None, *results: str) -> Callable[[Described], Described]:
-    """Return a decorator that gives a recurrent function the docstring that follows from its declaration.
+    """Return a decorator that gives a recurrent function the docstring from its declaration.
 
     Parameters
     ----------
     arguments : str, optional
         The arguments of the example.
     *results : str
-        The names of what it returns, by default the states.
+        The names of the results, by default the states.
     """
 
     def describe(function: Any) -> Any:
@@ -129,12 +104,12 @@ save : "all", "states" or int
 Attributes
 ----------
 {parameters} : Parameter
-    As `xpgrad.{unit.name}` has them, gates in the order {unit.gates}. They begin as those of `torch.nn.GRU`.
+    As `xpgrad.{unit.name}` has them, gates in the order {unit.gates}, drawn as in `torch.nn.GRU`.
 
 Raises
 ------
 ValueError, TypeError
-    From the constructor and from a call, where a size or an attribute breaks the operator's rules.
+    From the constructor and from a call, if a size or an attribute breaks the operator's rules.
 """
 _LAYER_EXAMPLE = """
 Examples
@@ -149,7 +124,7 @@ torch.Size([7, 2, 5])
 
 _CELL = """
 
-What it computes is described in `{layer}`. Constructor, parameters, their names and random initialisation,
+`{layer}` has the equations. Constructor, parameters, their names and random initialisation,
 inputs and outputs are those of `torch.nn.{name}`: state_dicts load both ways. New are the keyword-only
 arguments.
 
@@ -183,7 +158,7 @@ torch.Size([3, 20])
 
 
 def described_cell(cell: Described) -> Described:
-    """Give a module of a single step the docstring that follows from its signature, behind the first line."""
+    """Add to the first line of a single step's docstring the sections that follow from its signature."""
     named: Any = cell
     if named.__doc__ is not None:  # as in Python without docstrings
         parameters = inspect.signature(named).parameters.values()
@@ -198,7 +173,7 @@ def described_cell(cell: Described) -> Described:
 
 
 def layer_docstring(name: str, unit: Unit, text: str) -> str:
-    """Return the docstring of an operator's layer; `text` is its first line, and parameters of its own."""
+    """Return the docstring of an operator's layer; `text` has its first line and its own parameters."""
     first, _, own = inspect.cleandoc(text).partition("\n\n")
     given = ", ".join(f"{one}={one}" for one in unit.inputs)
     called = f" It is called as ``layer(input, hx=None, lengths=None, reset=None, {given})``."
@@ -210,3 +185,131 @@ def layer_docstring(name: str, unit: Unit, text: str) -> str:
         inputs=called if unit.inputs else "",
         parameters=", ".join(["W", "R", "B", *unit.parameters]),
     )
+
+
+# --------------------------------------------------------------------------------------- convolutions
+
+_DIMENSIONS = {  # names and sizes for one, two and three dimensions
+    1: {
+        "L": "L", "out": "L'", "kL": "kL", "k": "5", "size": "20", "half": "10", "twice": "40",
+        "longer": "42",
+    },
+    2: {
+        "L": "H, W", "out": "H', W'", "kL": "kH, kW", "k": "3, 3", "size": "9, 8", "half": "5, 4",
+        "twice": "18, 16", "longer": "18, 16",
+    },
+    3: {
+        "L": "D, H, W", "out": "D', H', W'", "kL": "kD, kH, kW", "k": "3, 3, 3", "size": "5, 6, 7",
+        "half": "3, 3, 4", "twice": "10, 12, 14", "longer": "10, 12, 14",
+    },
+}  # fmt: skip
+_CONV = {
+    "kernel": "conv", "title": "Convolution", "operator": "Conv", "weight": "O, C/groups", "shape": "6, 3",
+    "call": 'padding="same"', "result": "size", "option": ', padding_mode="reflect"', "argument": "",
+    "layer_result": "half", "inputs": "inputs",
+    "more": ' Padding may be\n``"same"`` or ``"valid"``, with every `padding_mode`.',
+    "padding": """\
+padding : int, sequence of int, "same" or "valid"
+    One number for all ends, one for each dimension, or all begins and then all ends. With ``"same"``,
+    which needs stride 1, the output is as large as the input; ``"valid"`` is no padding.""",
+}  # fmt: skip
+_CONV_TRANSPOSE = {
+    "kernel": "conv_transpose", "title": "Transposed convolution", "operator": "ConvTranspose",
+    "weight": "C, O/groups", "shape": "3, 6", "call": "stride=2, padding=1, output_padding=1",
+    "result": "longer", "option": "", "argument": ", output_size=[{twice}]", "layer_result": "twice",
+    "inputs": "inputs (`output_size` too)", "more": "",
+    "padding": """\
+padding : int or sequence of int
+    The width that is cut off the output: one number for all ends, one for each dimension, or all begins and
+    then all ends.
+output_padding : int or sequence of int
+    The width that is added at the output's ends.""",
+}  # fmt: skip
+_CONVOLUTION = """{title}: `torch.nn.functional.{name}` with xpgrad's kernels.
+
+`xpgrad.{kernel}` has the equations. The gradient is `xpgrad.{kernel}_grad`, computed only for operands that
+require one. It is itself differentiable (``create_graph=True``), then in PyTorch's own operators, which is
+slower.
+
+Parameters
+----------
+input : Tensor
+    (N, C, {L}), or (C, {L}) without a batch.
+weight : Tensor
+    ({weight}, {kL}).
+bias : Tensor, optional
+    (O,).
+stride, dilation : int or sequence of int
+    One number for all dimensions, or one for each.
+{padding}
+groups : int
+    The number of groups of channels; each output group sees one input group.
+method : str
+    The algorithm: see `xpgrad.{kernel}`.
+
+Returns
+-------
+Tensor
+    (N, O, {out}), without N if the input has none.
+
+Raises
+------
+TypeError
+    If an operand is not a tensor, or operands differ in dtype or device.
+ValueError
+    If shapes or attributes do not fit together.
+
+Notes
+-----
+Source: the operator {operator} of the ONNX specification, version 11.
+
+Examples
+--------
+>>> import torch
+>>> from xpgrad_torch.functional import {name}
+>>> x, weight = torch.randn(4, 3, {size}), torch.randn({shape}, {k}, requires_grad=True)
+>>> y = {name}(x, weight, {call})
+>>> y.shape
+torch.Size([4, 6, {result}])
+>>> y.sum().backward()
+>>> weight.grad.shape
+torch.Size([{shape}, {k}])
+"""
+_CONVOLUTION_LAYER = """
+
+Constructor, parameters, their names and random initialisation, {inputs} and outputs are those of
+`torch.nn.{name}`: state_dicts load both ways.{more}
+
+Parameters
+----------
+{arguments}
+    As in `torch.nn.{name}`.
+
+Raises
+------
+TypeError, ValueError
+    From the constructor as in `torch.nn.{name}`; from a call if the input does not fit.
+
+Notes
+-----
+Source: the operator {operator} of the ONNX specification, version 11.
+
+Examples
+--------
+>>> import torch
+>>> import xpgrad_torch
+>>> layer = xpgrad_torch.{name}(3, 6, 3, stride=2, padding=1{option})
+>>> layer(torch.randn(4, 3, {size}){argument}).shape
+torch.Size([4, 6, {result}])
+"""
+
+
+def convolution_docstring(name: str) -> str:
+    """Return the docstring of a function or of a layer, after its first line, by its name."""
+    own = _CONV_TRANSPOSE if "ranspose" in name else _CONV
+    sizes = _DIMENSIONS[int(name[-2])]
+    if name.islower():
+        return _CONVOLUTION.format(name=name, **own | sizes | {"result": sizes[own["result"]]})
+    arguments = ", ".join(list(inspect.signature(getattr(nn, name)).parameters))
+    changed = {"argument": own["argument"].format(**sizes), "result": sizes[own["layer_result"]]}
+    return _CONVOLUTION_LAYER.format(name=name, arguments=arguments, **own | sizes | changed)

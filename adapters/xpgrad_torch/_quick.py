@@ -1,4 +1,4 @@
-"""The short way to kernels whose gradient is that of their first operand: activations, softmax, losses."""
+"""Activations, softmax and losses: kernels with a gradient of only their first operand."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,21 +10,20 @@ from torch.autograd.graph import increment_version
 import xpgrad
 from xpgrad_torch._autograd import TorchKernel, apply, is_followed, map_older_batch
 from xpgrad_torch._errors import INPUT, CallerNames
-from xpgrad_torch._kernel import check_dense
+from xpgrad_torch._kernel import check_dense, check_flag
 from xpgrad_torch._private import base_of, is_of_older_vmap
 
-__all__ = ["check_inplace", "run"]
+__all__ = ["run"]
 
 _NONE: Mapping[str, Tensor | None] = {}
 
 
 class _FirstOperand(torch.autograd.Function):
-    """A kernel with its gradient in the first operand as the backward.
+    """A kernel with the gradient of its first operand as the backward.
 
-    It has no `setup_context`: binding its arguments takes longer than a kernel on a thousand elements. In
-    place, it overwrites X, and `before` is a copy of X if the gradient needs one. The copy is part of the
-    graph, for second derivatives. The cotangent of X goes to X itself: if X is a view, autograd looks for it
-    there.
+    It has no `setup_context`, which would take longer than a kernel on a thousand elements. With `inplace` it
+    overwrites X, and `before` is a copy of X if the gradient needs it, in the graph for second derivatives.
+    The cotangent of X goes to X, where autograd expects it if X is a view.
     """
 
     @staticmethod
@@ -42,7 +41,7 @@ class _FirstOperand(torch.autograd.Function):
             Y = function(X, **others, **attributes, out=X)
             ctx.mark_dirty(X)
         else:
-            Y = function(X.detach(), **others, **attributes)  # for which the core has a shorter way
+            Y = function(X.detach(), **others, **attributes)  # the core is faster without a gradient
         if kernel.saved:
             ctx.save_for_backward(Y)
         else:
@@ -56,8 +55,8 @@ class _FirstOperand(torch.autograd.Function):
         if is_of_older_vmap(dY):
             (dX,) = map_older_batch(kernel, (*saved, dY), ("X",), ctx.attributes, {})
         else:
-            # With create_graph=True these tensors stay part of a graph, and the core takes the standard
-            # engine, whose operators are differentiable.
+            # With create_graph=True these tensors stay in a graph, and the core runs on the standard engine,
+            # whose operators are differentiable.
             if not torch.is_grad_enabled():
                 saved = [None if x is None else x.detach() for x in saved]
             others = dict(zip(kernel.taken[1:], saved[1:], strict=True)) if len(saved) > 1 else {}
@@ -78,13 +77,13 @@ def run(
     Parameters
     ----------
     kernel, X, attributes
-        What to run, on what, and how.
+        The kernel, its first operand and its attributes.
     inplace : bool
         Whether to write the result over X.
     others : mapping of str to tensor or None
         All other operands by name, in the kernel's order.
     words : CallerNames
-        How the caller names itself and the arguments.
+        The caller's name, and its names for the arguments.
 
     Raises
     ------
@@ -108,9 +107,9 @@ def _run(
     if not isinstance(X, Tensor):
         raise TypeError(f"{kernel.name}: input is {type(X).__name__}, expected torch.Tensor")
     if inplace is not False:
-        check_inplace(kernel.name, inplace)
+        check_flag(kernel.name, "inplace", inplace)
     if is_followed() or (others and any(x is not None and x.requires_grad for x in others.values())):
-        # The gradient takes X, or the output in its place. X itself is about to be overwritten.
+        # The gradient takes X or the output, and X is about to be overwritten.
         source = X.clone() if inplace and not kernel.saved else X
         (Y,) = apply(kernel, (source, *others.values()), attributes)
         return X.copy_(Y) if inplace else Y
@@ -127,19 +126,13 @@ def _run(
         raise
 
 
-def check_inplace(operator: str, inplace: Any) -> None:
-    """Raise TypeError if `inplace` is neither True nor False."""
-    if not isinstance(inplace, bool):
-        raise TypeError(f"{operator}: inplace is {inplace!r}, expected True or False")
-
-
 def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
     if not graph:
         getattr(xpgrad, kernel.name)(X, **attributes, out=X)
         if not X.is_inference():
-            increment_version(X)  # so that a graph that has saved X notices
+            increment_version(X)  # graphs that have saved X notice the change
         return X
     if base_of(X).is_leaf:
-        # PyTorch says so too, but not before the kernel has overwritten the values.
+        # PyTorch raises this error too, but only after the kernel has overwritten the values.
         raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
     return _FirstOperand.apply(X, None if kernel.saved else X.clone(), kernel, {}, attributes, True)

@@ -1,6 +1,6 @@
-"""Activations and softmax in PyTorch: functions under autograd, and modules in the place of PyTorch's.
+"""Activations and softmax in PyTorch: functions under autograd, and modules with PyTorch's interface.
 
-What `torch.nn.functional` has too bears its name and takes its arguments; the rest has the kernel's.
+Functions of `torch.nn.functional` have its names and arguments; the others have the kernel's.
 """
 
 # ruff: noqa: A002 - PyTorch's names for the arguments
@@ -18,8 +18,9 @@ from xpgrad_torch._autocast import autocasts, lowered, raised
 from xpgrad_torch._autograd import TorchKernel, apply
 from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
+from xpgrad_torch._kernel import check_flag
 from xpgrad_torch._library import registered
-from xpgrad_torch._quick import check_inplace, run
+from xpgrad_torch._quick import run
 
 __all__ = [
     "CELU", "ELU", "GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "LogSoftmax",
@@ -49,19 +50,19 @@ _SOFTPLUS = _kernel("softplus")
 _SOFTSIGN = _kernel("softsign")
 _ELU = _kernel("elu")
 _SELU = _kernel("selu")
-_SELU_CONSTANTS = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}  # ONNX's are rounded to float32
+_SELU_CONSTANTS = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}  # ONNX rounds them to float32
 _CELU = _kernel("celu")
 _HARD_SIGMOID = _kernel("hard_sigmoid")
 _HARD_SWISH = _kernel("hard_swish")
-_HARD_TANH = _kernel("hard_tanh", X="Y")  # it is at a bound wherever its slope is 0
-_HARD_TANH_BY_INPUT = _kernel("hard_tanh", "hard_tanh_by_input")  # or not, where the bound is rounded
+_HARD_TANH = _kernel("hard_tanh", X="Y")  # its slope is 0 where Y is at a bound
+_HARD_TANH_BY_INPUT = _kernel("hard_tanh", "hard_tanh_by_input")  # for bounds that Y's dtype rounds
 _THRESHOLDED_RELU = _kernel("thresholded_relu")
 _SCALED_TANH = _kernel("scaled_tanh")
 _LOG_SIGMOID = _kernel("log_sigmoid")
 _SOFTMAX = _kernel("softmax")
 _LOG_SOFTMAX = _kernel("log_softmax")
 
-# Their names for themselves and their arguments, where the kernel has others.
+# The functions' names and arguments, if the kernel's differ.
 _DIM = CallerNames({"X": "input", "axis": "dim"})
 _SLOPE = CallerNames({"X": "input", "alpha": "negative_slope"})
 _THRESHOLD = CallerNames({"X": "input", "alpha": "threshold"}, "threshold")
@@ -77,9 +78,9 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     Parameters
     ----------
     input : Tensor
-        Any shape; float16, bfloat16, float32 or float64. So in every function of this kind.
+        Any shape; float16, bfloat16, float32 or float64, as in every activation.
     inplace : bool
-        Whether to write the result over `input` and return that. So in every function that has it.
+        Whether to write the result over `input` and return `input`.
 
     Returns
     -------
@@ -91,7 +92,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     TypeError
         If `input` is not a tensor, or has another dtype.
     RuntimeError
-        If `input` is to be overwritten and is a leaf that requires a gradient.
+        If `inplace`, and `input` is a leaf that requires a gradient.
 
     Examples
     --------
@@ -112,9 +113,9 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Leaky ReLU: x for x > 0, else negative_slope · x, elementwise."""
-    if isinstance(input, Tensor) and _is_negative(negative_slope):  # the output does not tell where x is
-        check_inplace("leaky_relu", inplace)
-        X = input.clone() if inplace else input  # the gradient takes what is overwritten
+    if isinstance(input, Tensor) and _is_negative(negative_slope):  # the output has not the input's sign
+        check_flag("leaky_relu", "inplace", inplace)
+        X = input.clone() if inplace else input  # the gradient takes the old values
         Y = prelu(X, X.new_full((), negative_slope))
         return input.copy_(Y) if inplace else Y
     return run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace, words=_SLOPE)
@@ -123,7 +124,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 def _is_negative(slope: float) -> bool:
     try:
         return slope < 0
-    except TypeError:  # no number: the kernel says so
+    except TypeError:  # no number: the kernel raises the error
         return False
 
 
@@ -161,7 +162,7 @@ def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
 
 
 def quick_gelu(input: Tensor, alpha: float = 1.702, inplace: bool = False) -> Tensor:
-    """QuickGELU: x σ(alpha x), elementwise; ONNX Runtime's operator of that name."""
+    """QuickGELU, ONNX Runtime's: x σ(alpha x), elementwise."""
     return run(_QUICK_GELU, input, {"alpha": alpha}, inplace)
 
 
@@ -183,9 +184,9 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float | None = 20.0) -
     input : Tensor
         Any shape.
     beta : float
-        How sharply it bends.
+        A factor of x; the larger, the sharper the bend.
     threshold : float, optional
-        None: the formula everywhere. It never overflows.
+        None: the formula everywhere, which never overflows.
 
     Returns
     -------
@@ -239,13 +240,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
 
 def _told_by_output(bound: float) -> bool:
-    """Whether an output of half precision shows that it was cut off at this bound.
-
-    Not where the bound is rounded inwards. Small whole numbers, as ReLU6's, are never rounded.
-    """
+    """Tell whether half precision represents this bound, so that an output shows that it was clipped."""
     try:
         return abs(bound) <= 256 and round(bound) == bound
-    except TypeError:  # no number: the kernel says so
+    except TypeError:  # no number: the kernel raises the error
         return True
 
 
@@ -259,7 +257,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     threshold : float
         The largest x that is replaced.
     value : float
-        Its replacement.
+        The replacement.
     inplace : bool
         As in `relu`.
 
@@ -270,8 +268,8 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     """
     if value == 0:
         return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace, words=_THRESHOLD)
-    check_inplace("threshold", inplace)
-    X = input.clone() if inplace else input  # the gradient takes what is overwritten
+    check_flag("threshold", "inplace", inplace)
+    X = input.clone() if inplace else input  # the gradient takes the old values
     Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold}, words=_THRESHOLD)
     # the kernel compares half precision in float32; PyTorch's le would round the threshold first
     wide = X if X.dtype in (torch.float32, torch.float64) else X.float()
@@ -302,7 +300,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None 
     input : Tensor
         Any shape.
     dim : int, optional
-        The axis. Left out, it is PyTorch's guess, with a warning as there.
+        The axis; by default PyTorch's guess, with a warning, as in PyTorch.
     dtype : torch.dtype, optional
         The dtype to which `input` is converted first.
 
@@ -320,12 +318,12 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None 
 
 
 def log_softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Log-softmax: x - log(sum of eˣ along an axis); arguments as of `softmax`."""
+    """Log-softmax: x - log(sum of eˣ along an axis); arguments as for `softmax`."""
     return _along(_LOG_SOFTMAX, input, dim, dtype)
 
 
 def _autocast(X: Tensor) -> Tensor:
-    """Convert half precision to float32 where autocast does so for softmax and softplus: on a GPU."""
+    """Convert half precision to float32, as autocast does for softmax and softplus on a GPU."""
     return raised(X) if isinstance(X, Tensor) and X.is_cuda and autocasts(X) else X
 
 
@@ -337,7 +335,7 @@ def _along(kernel: TorchKernel, X: Tensor, dim: int | None, dtype: torch.dtype |
     if isinstance(X, Tensor) and X.dim() == 0 and dim in (0, -1):  # PyTorch's one element without an axis
         return run(kernel, X.reshape(1), {"axis": 0}, words=_DIM).reshape(())
     if isinstance(X, Tensor) and isinstance(dim, int) and 0 <= dim < X.dim():
-        dim -= X.dim()  # the kernel is quickest to see the last axis by its number from there
+        dim -= X.dim()  # the kernel recognises the last axis fastest as -1
     return run(kernel, X, {"axis": dim}, words=_DIM)
 
 
@@ -350,7 +348,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     Parameters
     ----------
     input : Tensor
-        Any shape where there is one weight, else (N, C, ...).
+        Any shape if there is one weight, else (N, C, ...).
     weight : Tensor
         () or (1,), or (C,); dtype and device of `input`. Under autocast both are converted to its dtype.
 
@@ -362,32 +360,27 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     Raises
     ------
     TypeError
-        If one is not a tensor, or dtypes or devices differ.
+        If an operand is not a tensor, or dtypes or devices differ.
     ValueError
         If the number of weights is neither 1 nor the number of channels.
     """
-    return _by_channel(_PRELU, input, weight, "weight")
-
-
-def _by_channel(kernel: TorchKernel, X: Tensor, operand: Tensor, word: str) -> Tensor:
-    """Return the output of a kernel whose operand, `word` to the caller, has one value or one per channel."""
-    name = kernel.name
-    for argument, tensor in (("input", X), (word, operand)):
+    for argument, tensor in (("input", input), ("weight", weight)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name}: {argument} is {type(tensor).__name__}, expected torch.Tensor")
-    one = operand.numel() == 1
-    if operand.dim() > 1 or (not one and (X.dim() < 2 or operand.numel() != X.shape[1])):
+            raise TypeError(f"prelu: {argument} is {type(tensor).__name__}, expected torch.Tensor")
+    one = weight.numel() == 1
+    if weight.dim() > 1 or (not one and (input.dim() < 2 or weight.numel() != input.shape[1])):
         raise ValueError(
-            f"{name}: {word} has shape {tuple(operand.shape)}, expected one value, or one for each channel "
-            f"of input with shape {tuple(X.shape)}, (N, C, ...)"
+            f"prelu: weight has shape {tuple(weight.shape)}, expected one value, or one for each channel "
+            f"of input with shape {tuple(input.shape)}, (N, C, ...)"
         )
-    if autocasts(X):
-        X, operand = (lowered(x, X.device.type) for x in (X, operand))
-    operand = operand.reshape(()) if one else operand.reshape(-1, *(1,) * (X.dim() - 2))
+    X, slope = (
+        (lowered(x, input.device.type) for x in (input, weight)) if autocasts(input) else (input, weight)
+    )
+    slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
     try:
-        (Y,) = apply(kernel, (X, operand), {})
+        (Y,) = apply(_PRELU, (X, slope), {})
     except (TypeError, ValueError) as error:
-        CallerNames({"X": "input", kernel.operands[1]: word}).put_into(error, name)
+        CallerNames({"X": "input", _PRELU.operands[1]: "weight"}).put_into(error, "prelu")
         raise
     return Y
 
@@ -396,7 +389,7 @@ def _by_channel(kernel: TorchKernel, X: Tensor, operand: Tensor, word: str) -> T
 
 
 class _ActivationModule(Unscripted, nn.Module):
-    """A module on one of the functions above, whose arguments are the module's attributes of these names."""
+    """A module on one of the functions above; the module's attributes are the function's arguments."""
 
     _FUNCTION: ClassVar[Callable[..., Tensor]]
     _ARGUMENTS: ClassVar[tuple[str, ...]]
@@ -515,12 +508,12 @@ class LogSoftmax(_ActivationModule, nn.LogSoftmax, function=log_softmax):
 
 
 class QuickGELU(_ActivationModule, function=quick_gelu):
-    """x σ(alpha x), which approximates GELU: `functional.quick_gelu`, ONNX Runtime's QuickGelu, as a module.
+    """x σ(alpha x), which approximates GELU: ONNX Runtime's QuickGelu, on `functional.quick_gelu`.
 
     Parameters
     ----------
     alpha : float
-        The factor of x inside of σ.
+        The factor of x within σ.
     inplace : bool
         Whether to write the result over the input.
 

@@ -1,4 +1,4 @@
-"""Convolution in PyTorch: functions with PyTorch's arguments, and modules that take the place of its own."""
+"""Convolution in PyTorch: functions with PyTorch's arguments, and modules with its interface."""
 
 # ruff: noqa: A002 - PyTorch's names for the arguments
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from xpgrad._operators.words import ConvMethod
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import TorchKernel, apply, call_again, is_followed
-from xpgrad_torch._docs import described_as, in_words
+from xpgrad_torch._docs import convolution_docstring
 from xpgrad_torch._errors import CallerNames
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
@@ -39,7 +39,7 @@ _WORDS = {
     for kind in ("", "_transpose")
     for n in (1, 2, 3)
 }
-# PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
+# PyTorch's words for ONNX's auto_pad: an odd row of padding is at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 
 
@@ -54,9 +54,9 @@ def _convolve(
     groups: int,
     method: str,
 ) -> Tensor:
-    """Run a kernel on input, weight and bias, the input with or without an axis for the batch.
+    """Run a kernel on input, weight and bias; the input may lack the batch axis.
 
-    `sizes` are the arguments that have a number for each dimension. The name ends with the number of these.
+    `sizes` are the arguments with a number for each dimension. The name ends with the number of dimensions.
     """
     try:
         return _run(name, kernel, operands, sizes, groups, method)
@@ -100,7 +100,7 @@ def _attributes(
 def _checked(
     name: str, kernel: TorchKernel, operands: Sequence[Any], attributes: Mapping[str, Any], head: Head
 ) -> Tensor:
-    """Run a kernel on operands that may not fit."""
+    """Check the operands and run a kernel on them."""
     X, dimensions = operands[0], int(name[-2])
     check_dense(name, "input", X)
     if X.dim() not in (dimensions + 1, dimensions + 2):
@@ -118,21 +118,20 @@ def _checked(
 
 
 def _sizes(name: str, argument: str, value: Any) -> Any:
-    """Return a sequence of one number, which stands for all dimensions, as that number.
+    """Return a sequence of one number, which is for all dimensions, as this number.
 
-    A number that `torch.compile` takes for one that may change becomes one that does not: an operator's list
-    of integers takes no such number alone.
+    Under `torch.compile` a symbolic number becomes constant: an operator's list of integers takes no symbol.
     """
     if isinstance(value, bytes | bytearray | str):
         raise TypeError(f"{name}: {argument} is {value!r}, expected whole numbers")
     one = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
     if isinstance(one, list):
-        return tuple(one)  # a known call's attributes do not change
+        return tuple(one)  # a known call's attributes must not change
     return operator.index(one) if isinstance(one, int) and torch.compiler.is_compiling() else one
 
 
 def _auto_pad(name: str, padding: str, stride: Any) -> str:
-    """Return ONNX's word for a padding in PyTorch's words."""
+    """Return ONNX's word for PyTorch's word for a padding."""
     if padding not in _AUTO_PAD:
         raise ValueError(f"{name}: padding is {padding!r}, expected 'same', 'valid' or numbers")
     strides = stride if isinstance(stride, Sequence) else (stride,)
@@ -141,27 +140,13 @@ def _auto_pad(name: str, padding: str, stride: Any) -> str:
     return _AUTO_PAD[padding]
 
 
-# What the docstrings for images say in place of those for one dimension.
-_2D = {
-    "conv1d": "conv2d", "L": "H, W", "L'": "H', W'", "kL": "kH, kW",
-    "5": "3, 3", "20": "9, 8", "10": "5, 4", "40": "18, 16", "42": "18, 16",
-}  # fmt: skip
-_3D = {
-    "conv1d": "conv3d", "L": "D, H, W", "L'": "D', H', W'", "kL": "kD, kH, kW",
-    "5": "3, 3, 3", "20": "5, 6, 7", "10": "3, 3, 4", "40": "10, 12, 14", "42": "10, 12, 14",
-}  # fmt: skip
-
-_WORDS_FOR: Mapping[int, Mapping[str, str]] = {1: {}, 2: _2D, 3: _3D}
-
 # ------------------------------------------------------------------------------------------- functions
 
 _P = ParamSpec("_P")
 
 
-def _over_dimensions(
-    function: Callable[Concatenate[str, _P], Tensor], n: int, words: Mapping[str, str]
-) -> Callable[_P, Tensor]:
-    """Return a function over n dimensions, whose docstring is that for one dimension with other words."""
+def _over_dimensions(function: Callable[Concatenate[str, _P], Tensor], n: int) -> Callable[_P, Tensor]:
+    """Return a convolution over n dimensions."""
     name = f"{function.__name__.removeprefix('_')}{n}d"
 
     def convolve(*args: _P.args, **kwargs: _P.kwargs) -> Tensor:
@@ -169,7 +154,7 @@ def _over_dimensions(
 
     named: Any = convolve
     named.__name__ = named.__qualname__ = name
-    named.__doc__ = in_words(function.__doc__, name.replace(f"{n}d", "1d"), name, words)
+    named.__doc__ = convolution_docstring(name)
     signature = inspect.signature(function)
     named.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
     named.__annotations__ = {key: kind for key, kind in function.__annotations__.items() if key != "name"}
@@ -188,63 +173,11 @@ def _conv(
     *,
     method: ConvMethod = "auto",
 ) -> Tensor:
-    """Convolution: `torch.nn.functional.conv1d` with xpgrad's kernels.
-
-    `xpgrad.conv` has the equations. The gradient is `xpgrad.conv_grad`, computed only for operands that
-    require one. It is itself differentiable (``create_graph=True``), then in PyTorch's own operators, which
-    is slower.
-
-    Parameters
-    ----------
-    input : Tensor
-        (N, C, L), or (C, L) without a batch.
-    weight : Tensor
-        (O, C/groups, kL).
-    bias : Tensor, optional
-        (O,).
-    stride, dilation : int or sequence of int
-        One number for all dimensions, or one for each.
-    padding : int, sequence of int, "same" or "valid"
-        One number for all ends, one for each dimension, or all begins and then all ends. With ``"same"``,
-        which needs stride 1, the output is as large as the input; ``"valid"`` is no padding.
-    groups : int
-        The number of groups of channels; each output group sees one input group.
-    method : str
-        The algorithm: see `xpgrad.conv`.
-
-    Returns
-    -------
-    Tensor
-        (N, O, L'), without N where the input has none.
-
-    Raises
-    ------
-    TypeError
-        If an operand is not a tensor, or operands differ in dtype or device.
-    ValueError
-        If shapes or attributes do not fit together.
-
-    Notes
-    -----
-    Source: the operator Conv of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch.functional import conv1d
-    >>> x, weight = torch.randn(4, 3, 20), torch.randn(6, 3, 5, requires_grad=True)
-    >>> y = conv1d(x, weight, padding="same")
-    >>> y.shape
-    torch.Size([4, 6, 20])
-    >>> y.sum().backward()
-    >>> weight.grad.shape
-    torch.Size([6, 3, 5])
-    """
     sizes = {"stride": stride, "dilation": dilation, "padding": padding}
     return _convolve(name, _CONV, (input, weight, bias), sizes, groups, method)
 
 
-conv1d, conv2d, conv3d = (_over_dimensions(_conv, n, words) for n, words in _WORDS_FOR.items())
+conv1d, conv2d, conv3d = (_over_dimensions(_conv, n) for n in (1, 2, 3))
 
 
 def _conv_transpose(
@@ -260,81 +193,35 @@ def _conv_transpose(
     *,
     method: ConvMethod = "auto",
 ) -> Tensor:
-    """Transposed convolution: `torch.nn.functional.conv_transpose1d` with xpgrad's kernels.
-
-    `xpgrad.conv_transpose` has the equations. The gradient is `xpgrad.conv_transpose_grad`. As with `conv1d`,
-    it is computed only for operands that require one, and is itself differentiable.
-
-    Parameters
-    ----------
-    input : Tensor
-        (N, C, L), or (C, L) without a batch.
-    weight : Tensor
-        (C, O/groups, kL).
-    bias : Tensor, optional
-        (O,).
-    stride, dilation : int or sequence of int
-        One number for all dimensions, or one for each.
-    padding : int or sequence of int
-        By how much the output is cut: one number for all ends, one for each dimension, or all begins and
-        then all ends.
-    output_padding : int or sequence of int
-        How much larger the output is at its ends.
-    groups : int
-        The number of groups of channels; each output group sees one input group.
-    method : str
-        The algorithm: see `xpgrad.conv_transpose`.
-
-    Returns
-    -------
-    Tensor
-        (N, O, L'), without N where the input has none.
-
-    Raises
-    ------
-    TypeError
-        If an operand is not a tensor, or operands differ in dtype or device.
-    ValueError
-        If shapes or attributes do not fit together.
-
-    Notes
-    -----
-    Source: the operator ConvTranspose of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch.functional import conv_transpose1d
-    >>> x, weight = torch.randn(4, 3, 20), torch.randn(3, 6, 5, requires_grad=True)
-    >>> y = conv_transpose1d(x, weight, stride=2, padding=1, output_padding=1)
-    >>> y.shape
-    torch.Size([4, 6, 42])
-    >>> y.sum().backward()
-    >>> weight.grad.shape
-    torch.Size([3, 6, 5])
-    """
     sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
     return _convolve(name, _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
 
 
 conv_transpose1d, conv_transpose2d, conv_transpose3d = (
-    _over_dimensions(_conv_transpose, n, words) for n, words in _WORDS_FOR.items()
+    _over_dimensions(_conv_transpose, n) for n in (1, 2, 3)
 )
 
 # --------------------------------------------------------------------------------------------- modules
 
 
 class _Module(Unscripted, Sampled):
-    """What all modules share."""
+    """The common part of all modules; a class is declared with its `function`."""
 
     _FUNCTION: ClassVar[Any]
+
+    def __init_subclass__(cls, function: Callable[..., Tensor] | None = None) -> None:
+        super().__init_subclass__()
+        if function is not None:  # else a user's subclass
+            cls._FUNCTION = staticmethod(function)
+            if cls.__doc__ is not None:  # as in Python without docstrings
+                cls.__doc__ += convolution_docstring(cls.__name__)
 
     def _kernel_parameters(self) -> list[nn.Parameter]:
         return [p for p in (self.weight, self.bias) if p is not None]  # type: ignore[attr-defined]
 
 
 class _Convolution(_Module, ConvNd):
-    """A convolution module of PyTorch's, on xpgrad's kernel."""
+    """A convolution module of PyTorch on xpgrad's kernel."""
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
@@ -347,7 +234,7 @@ class _Convolution(_Module, ConvNd):
         return self._conv_forward(input, self.weight, self.bias)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # Subclasses of PyTorch's modules call this with weights of their own.
+        # Subclasses of PyTorch's modules call this with their own weights.
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = nn.functional.pad(input, padding_ends(self), mode=self.padding_mode), 0  # noqa: A001
@@ -355,7 +242,7 @@ class _Convolution(_Module, ConvNd):
 
 
 class _TransposedConvolution(_Module, ConvTransposeNd):
-    """A transposed convolution module of PyTorch's, on xpgrad's kernel."""
+    """A transposed convolution module of PyTorch on xpgrad's kernel."""
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
@@ -374,116 +261,38 @@ class _TransposedConvolution(_Module, ConvTransposeNd):
         Returns
         -------
         Tensor
-            (N, O, ...), without N where the input has none.
+            (N, O, ...), without N if the input has none.
         """
         if isinstance(input, Proxy):
             return as_node(self, input, output_size)
         if output_size is not None:
             _sizes(type(self).__name__, "output_size", output_size)
+        output_padding = output_padding_of(self, input, output_size)
+        operands = input, self.weight, self.bias
         return type(self)._FUNCTION(
-            input,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            output_padding_of(self, input, output_size),
-            self.groups,
-            self.dilation,
+            *operands, self.stride, self.padding, output_padding, self.groups, self.dilation
         )
 
 
-class Conv1d(_Convolution, nn.Conv1d):
-    """Convolution over one dimension: `torch.nn.Conv1d`, with xpgrad's kernels.
-
-    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.Conv1d`: state_dicts load both ways. Padding may be ``"same"`` or ``"valid"``, with every
-    `padding_mode`.
-
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
-        As in `torch.nn.Conv1d`.
-    device, dtype
-        As in `torch.nn.Conv1d`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.Conv1d`; from a call if the input does not fit.
-
-    Notes
-    -----
-    Source: the operator Conv of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> layer = xpgrad_torch.Conv1d(3, 6, 3, stride=2, padding=1, padding_mode="reflect")
-    >>> layer(torch.randn(4, 3, 20)).shape
-    torch.Size([4, 6, 10])
-    """
-
-    _FUNCTION = staticmethod(conv1d)
+class Conv1d(_Convolution, nn.Conv1d, function=conv1d):
+    """Convolution over one dimension: `torch.nn.Conv1d`, with xpgrad's kernels."""
 
 
-@described_as(Conv1d, _2D)
-class Conv2d(_Convolution, nn.Conv2d):
+class Conv2d(_Convolution, nn.Conv2d, function=conv2d):
     """Convolution over two dimensions: `torch.nn.Conv2d`, with xpgrad's kernels."""
 
-    _FUNCTION = staticmethod(conv2d)
 
-
-@described_as(Conv1d, _3D)
-class Conv3d(_Convolution, nn.Conv3d):
+class Conv3d(_Convolution, nn.Conv3d, function=conv3d):
     """Convolution over three dimensions: `torch.nn.Conv3d`, with xpgrad's kernels."""
 
-    _FUNCTION = staticmethod(conv3d)
+
+class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d, function=conv_transpose1d):
+    """Transposed convolution over one dimension: `torch.nn.ConvTranspose1d`, with xpgrad's kernels."""
 
 
-class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
-    """Transposed convolution over one dimension: `torch.nn.ConvTranspose1d`, with xpgrad's kernels.
-
-    Constructor, parameters, their names and random initialisation, inputs (`output_size` too) and outputs
-    are those of `torch.nn.ConvTranspose1d`: state_dicts load both ways.
-
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation
-        As in `torch.nn.ConvTranspose1d`.
-    padding_mode, device, dtype
-        As in `torch.nn.ConvTranspose1d`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.ConvTranspose1d`; from a call if the input does not fit.
-
-    Notes
-    -----
-    Source: the operator ConvTranspose of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> layer = xpgrad_torch.ConvTranspose1d(3, 6, 3, stride=2, padding=1)
-    >>> layer(torch.randn(4, 3, 20), output_size=[40]).shape
-    torch.Size([4, 6, 40])
-    """
-
-    _FUNCTION = staticmethod(conv_transpose1d)
-
-
-@described_as(ConvTranspose1d, _2D)
-class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d):
+class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d, function=conv_transpose2d):
     """Transposed convolution over two dimensions: `torch.nn.ConvTranspose2d`, with xpgrad's kernels."""
 
-    _FUNCTION = staticmethod(conv_transpose2d)
 
-
-@described_as(ConvTranspose1d, _3D)
-class ConvTranspose3d(_TransposedConvolution, nn.ConvTranspose3d):
+class ConvTranspose3d(_TransposedConvolution, nn.ConvTranspose3d, function=conv_transpose3d):
     """Transposed convolution over three dimensions: `torch.nn.ConvTranspose3d`, with xpgrad's kernels."""
-
-    _FUNCTION = staticmethod(conv_transpose3d)

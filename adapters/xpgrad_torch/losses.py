@@ -1,7 +1,7 @@
-"""Losses in PyTorch: functions under autograd, and modules in the place of PyTorch's.
+"""Losses in PyTorch: functions under autograd, and modules with PyTorch's interface.
 
-They bear the names of PyTorch's and take their arguments, but for `size_average` and `reduce`, which PyTorch
-itself has deprecated: the modules alone take these.
+They have PyTorch's names and arguments, except that functions do not take the deprecated `size_average` and
+`reduce`.
 """
 
 # ruff: noqa: A002 - PyTorch's names for the arguments
@@ -41,7 +41,7 @@ def _run(
     weights: dict[str, Tensor | None],
     attributes: dict[str, Any],
 ) -> Tensor:
-    """Return the loss of logits X; weights by the kernel's names for them."""
+    """Return the loss of logits X; weights have the kernel's names."""
     for argument, value in (("input", X), ("target", target)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected torch.Tensor")
@@ -61,9 +61,9 @@ def _run(
 def _mapped(
     kernel: TorchKernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any], words: CallerNames
 ) -> Tensor:
-    """Return the loss where `torch.func.vmap` may map it: the kernel gives the losses, PyTorch sums them up.
+    """Return the loss under `torch.func`: the kernel computes each sample's loss, and PyTorch reduces them.
 
-    The samples of all mapped calls join the kernel's batch, of which one number would not tell them apart.
+    Under vmap the samples of all mapped calls join the kernel's batch, which must not become one number.
     """
     reduction, target = attributes["reduction"], others[kernel.operands[1]]
     if reduction not in ("mean", "sum"):
@@ -73,7 +73,7 @@ def _mapped(
         return losses.sum()
     if target.is_floating_point():
         return losses.mean()
-    # The sum of the targets' weights, with PyTorch's meaning of it.
+    # PyTorch's sum of the targets' weights.
     weights = others["weights"]
     weights = losses.new_ones(X.shape[min(1, X.dim() - 1)]) if weights is None else weights
     each = weights.unflatten(0, (-1, *(1,) * (X.dim() - 2))).expand(X.shape)
@@ -82,7 +82,7 @@ def _mapped(
 
 
 def _has_no_class(X: Tensor) -> bool:
-    """Tell whether there is no class in logits (C,) or (N, C, ...)."""
+    """Tell whether logits (C,) or (N, C, ...) have no class."""
     check_dense("cross_entropy", "input", X)
     return X.dim() > 0 and not X.shape[min(1, X.dim() - 1)]
 
@@ -108,18 +108,18 @@ def cross_entropy(
         Classes from 0 to C - 1, integers, (), (N,) or (N, ...); or probabilities of the shape and dtype of
         `input`. With probabilities that require a gradient, PyTorch's own operators compute the backward.
     weight : Tensor, optional
-        A weight for each class, (C,). With C = 0 the loss is what PyTorch's function gives.
+        A weight for each class, (C,). With C = 0 PyTorch's function computes the loss.
     ignore_index : int
         A target that is ignored: its loss and gradient are 0, and the mean leaves it out.
     reduction : {"mean", "sum", "none"}
         "mean" divides by the sum of the targets' weights, for probabilities by the number of targets.
     label_smoothing : float
-        How much of each target is spread evenly over all classes, from 0 to 1.
+        The share of each target that is spread evenly over all classes, from 0 to 1.
 
     Returns
     -------
     Tensor
-        A number, for "none" a loss for each target. Under autocast it is not in half precision.
+        A number, or for "none" a loss for each target. Under autocast it is not in half precision.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def cross_entropy(
         "reduction": reduction, "label_smoothing": label_smoothing, "ignore_index": ignore_index
     }  # fmt: skip
     if isinstance(input, Tensor) and _has_no_class(input):
-        # Without a class there is no softmax, and the kernel refuses it. What PyTorch gives is a convention.
+        # Softmax needs a class, and the kernel refuses C = 0. PyTorch's result is a convention.
         return nn.functional.cross_entropy(input, target, weight, **attributes)
     if not isinstance(target, Tensor) or target.is_floating_point():
         del attributes["ignore_index"]
@@ -167,8 +167,8 @@ def binary_cross_entropy_with_logits(
     input : Tensor
         Logits, any shape.
     target : Tensor
-        Probabilities, shape and dtype of `input`. Where they require a gradient, PyTorch's own operators
-        compute the backward.
+        Probabilities, shape and dtype of `input`. If they require a gradient, PyTorch's own operators compute
+        the backward.
     weight : Tensor, optional
         A factor for each loss; broadcast to the shape of `input`.
     reduction : {"mean", "sum", "none"}
@@ -179,7 +179,7 @@ def binary_cross_entropy_with_logits(
     Returns
     -------
     Tensor
-        A number, for "none" the shape of `input`. Under autocast it is not in half precision.
+        A number, or for "none" the shape of `input`. Under autocast it is not in half precision.
 
     Raises
     ------
