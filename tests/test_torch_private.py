@@ -122,8 +122,6 @@ REMOVED = {
     "remove_older_batch": (torch, "_remove_batch_dim"),
     "add_older_batch": (torch, "_add_batch_dim"),
     "has_saved_tensors_hooks": (torch._C._autograd, "_top_saved_tensors_default_hooks"),
-    "ConvNd": (nn.modules.conv, "_ConvNd"),
-    "ConvTransposeNd": (nn.modules.conv, "_ConvTransposeNd"),
     "tree_map": (torch.utils._pytree, "tree_map"),
     "tree_leaves": (torch.utils._pytree, "tree_leaves"),
     "set_grad_sample": (

@@ -1,4 +1,4 @@
-"""Autocast: whether it is on, what it converts, and how it is kept out of kernels."""
+"""Autocast: whether it is on, its conversions, and a context without it."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 def autocasts(x: Tensor) -> bool:
-    """Tell whether autocast is on where x is."""
+    """Tell whether autocast is on for the device of x."""
     device = x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def lowered(x: Any, device: str) -> Any:
-    """Convert to autocast's dtype, as it does: all but float64."""
+    """Convert to autocast's dtype, as autocast does: all dtypes except float64."""
     return x if x is None or x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(device))
 
 
@@ -25,5 +25,5 @@ def raised(x: Any) -> Any:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which it is off where x is."""
+    """Return a context without autocast for the device of x."""
     return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()

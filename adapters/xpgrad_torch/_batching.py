@@ -22,7 +22,7 @@ def vmap_forward(
     operands: Arrays,
     attributes: Mapping[str, Any],
 ) -> Mapped:
-    """Map a kernel over `dims` of its operands. Return the outputs and the mapped axis of each.
+    """Map a kernel over axes `dims` of its operands. Return the outputs and their mapped axes.
 
     `run` calls the kernel with operands and attributes.
     """
@@ -45,7 +45,7 @@ def vmap_gradient(
 ) -> Mapped:
     """Map a gradient. For parameters it is the kernel's per-sample gradient, summed over each batch.
 
-    `run` calls the gradient with arrays, attributes, and whether it is per sample.
+    `run` calls the gradient with arrays, attributes and `per_sample`.
     """
     names = kernel.gradient_arrays
     call = _call(kernel, names, arrays, dims, attributes)

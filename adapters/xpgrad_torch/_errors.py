@@ -1,4 +1,4 @@
-"""Kernels' errors in a caller's words: its name, and its names for the arguments."""
+"""Kernels' errors with the caller's name and its names for the arguments."""
 
 import re
 from collections.abc import Mapping
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class CallerNames(NamedTuple):
-    """How a function or a layer names itself and the kernel's arguments."""
+    """The name of a function or a layer, and its names for the kernel's arguments."""
 
     arguments: Mapping[str, str]
-    """Its names by the kernel's."""
+    """Its arguments' names by the kernel's names."""
     caller: str | None = None
-    """Its own name; None for the kernel's."""
+    """Its name; None for the kernel's name."""
 
     def put_into(self, error: Exception, kernel: str) -> None:
-        """Let a kernel's error name the caller, its arguments and its help; other errors stay as they are."""
+        """Let a kernel's error name the caller, its arguments and its help; other errors do not change."""
         operator, colon, text = str(error.args[0] if error.args else "").partition(": ")
         if not colon or operator != kernel:
             return
@@ -28,4 +28,4 @@ class CallerNames(NamedTuple):
 
 
 INPUT = CallerNames({"X": "input"})
-"""Of functions that take the kernel's other arguments by the kernel's names."""
+"""For functions with the kernel's name and names, except `input`."""

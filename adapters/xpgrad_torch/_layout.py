@@ -1,4 +1,4 @@
-"""Where results lie in memory: as those of PyTorch's operators do."""
+"""The layout of results in memory, as for PyTorch's operators."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 def is_channels_last(x: Tensor) -> bool:
     """Tell whether images, (N, C, H, W) or (N, C, D, H, W), have their channels last in memory.
 
-    Axes of size 1 have strides too, by which PyTorch's operators decide what could be either.
+    The strides of axes of size 1 decide cases that could be either, as in PyTorch's operators.
     """
     order = _ORDERS.get(x.dim())
     if order is None:
@@ -33,7 +33,7 @@ def is_channels_last(x: Tensor) -> bool:
 
 
 def to_channels_last(y: Tensor) -> Tensor:
-    """Return images with their channels last in memory, by operators that every transformation knows."""
+    """Return images with their channels last in memory, by operators with all rules."""
     return y.permute(_ORDERS[y.dim()]).contiguous().permute(_BACK[y.dim()])
 
 
@@ -44,7 +44,7 @@ def empty_images(shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def placed_as(y: Tensor, template: Tensor) -> Tensor:
-    """Return y with the strides of another tensor of its shape, itself where it has them."""
+    """Return y, or a copy, with the strides of another tensor of its shape."""
     if y.stride() == template.stride():
         return y
     return y.new_empty_strided(template.shape, template.stride()).copy_(y)

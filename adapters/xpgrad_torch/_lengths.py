@@ -1,4 +1,4 @@
-"""Lengths of sequences: any integers as a tensor, and a tensor as programs take it."""
+"""Lengths of sequences: as tensors, and in memory for programs."""
 
 import contextlib
 import re
@@ -18,17 +18,17 @@ from xpgrad_torch._errors import CallerNames
 from xpgrad_torch.engine import is_plain
 
 LENGTHS = "sequence_lens"  # as kernels name them
-_FEW = 256  # Python finds the least of so many numbers sooner than NumPy is called
+_FEW = 256  # for so few numbers Python's `min` is faster than a call of NumPy
 
 
 def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
-    """Return lengths, which may be any sequence or array of integers, as a tensor; None for None."""
+    """Return lengths, any sequence or array of integers, as a tensor; None for None."""
     if lengths is None or isinstance(lengths, Tensor):
         return lengths
     if torch.compiler.is_compiling():  # the kernel checks the numbers when it runs
         return torch.as_tensor(lengths)
     if type(lengths) in (list, tuple) and set(map(type, lengths)) == {int}:
-        # the shortest way: between two programs torch.tensor(lengths) takes 40 us
+        # the fastest way: between two programs torch.tensor(lengths) takes 40 us
         with contextlib.suppress(OverflowError):
             return torch.frombuffer(array("q", lengths), dtype=torch.int64)
     numbers = check_integers(operator, name, lengths)
@@ -38,25 +38,14 @@ def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
 
 
 def with_resets(operator: str, X: Any, lengths: Tensor | None, reset: Any, layout: Any) -> Tensor | None:
-    """Return lengths with resets (N, 1 + T) as kernels take them; as they are where there is no reset.
+    """Return lengths with resets (N, 1 + T) as kernels take them; without a reset the unchanged lengths.
 
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    X : Tensor
-        The input; its own faults the kernel finds.
-    lengths : Tensor or None
-        Of each sequence.
-    reset : Tensor or None
-        Booleans, (T, N) in layout 0, (N, T) in layout 1.
-    layout : int
-        The layout of X.
+    `reset` has booleans, (T, N) in layout 0 and (N, T) in layout 1. The kernel checks X and the lengths.
     """
     if reset is None or not isinstance(X, Tensor) or X.dim() != 3 or layout not in (0, 1):
         return lengths
     T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
-    # array_api_compat's look at a tensor is nothing for a compiler
+    # compilers cannot trace array_api_compat's check of a tensor
     is_bool = reset.dtype is torch.bool if isinstance(reset, Tensor) else are_booleans(operator, reset)
     check_reset(operator, reset, is_bool, T, N, layout)
     if not isinstance(reset, Tensor):
@@ -65,7 +54,7 @@ def with_resets(operator: str, X: Any, lengths: Tensor | None, reset: Any, layou
         return lengths
     own = torch.full((N,), T, dtype=torch.int64) if lengths is None else lengths
     if own.dim() != 1 or own.is_floating_point() or own.dtype is torch.bool:
-        return lengths  # wrong, as the kernel says
+        return lengths  # wrong: the kernel raises the error
     return joined(torch, own.to(X.device, torch.int64), (reset if layout else reset.T).to(X.device))
 
 
@@ -77,17 +66,14 @@ def in_time_major(x: Any, axes: int, single: bool, batch_first: bool) -> Any:
 
 
 def name_lengths(error: Exception, layer: str) -> None:
-    """Let a kernel's error about lengths name the layer and its argument instead of the kernel and its."""
+    """Let a kernel's error about lengths name the layer and the layer's argument."""
     operator, _, text = str(error.args[0] if error.args else "").partition(": ")
     if re.match(rf"{LENGTHS}\b", text):
         CallerNames({LENGTHS: "lengths"}, layer).put_into(error, operator)
 
 
 class LengthsMemory(NamedTuple):
-    """Lengths in memory: 64-bit integers, one behind the other; `held` keeps the memory.
-
-    `kind` is that of `Lengths`.
-    """
+    """Lengths in memory: contiguous 64-bit integers; `held` keeps the memory, `kind` is as in `Lengths`."""
 
     held: Any
     address: int
@@ -95,16 +81,13 @@ class LengthsMemory(NamedTuple):
 
 
 FULL = LengthsMemory(None, 0, 0)
-"""Those of sequences that are all as long as can be."""
+"""The lengths of sequences that all have length T."""
 
 
 def lengths_in_memory(
     X: Tensor | None, lengths: Tensor | None, options: Mapping[str, Any]
 ) -> LengthsMemory | None:
-    """Return a call's lengths as its program takes them; None where they are wrong, or no program takes them.
-
-    They are a copy, because numbers that were checked must not change.
-    """
+    """Return a copy of a call's lengths for its program; None if they are wrong or no program takes them."""
     engine = engines.of_type(X)
     if engine is None or X is None or lengths is None:
         return None

@@ -1,4 +1,4 @@
-"""Sequences with less memory between forward and backward: the gates are rebuilt instead of kept."""
+"""Sequences with less memory between forward and backward: the gradient computes the gates again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from xpgrad_torch._autograd import TorchKernel, apply, is_followed
 from xpgrad_torch._programs import Head
 from xpgrad_torch._stacked import joined
 
-# The state in which one segment ends is the one in which the next begins.
+# The final state of a segment is the initial state of the next.
 _ENDS = {"initial_h": "H_t", "initial_c": "C_t", "initial_n": "N_t", "initial_m": "M_t"}
 
 
@@ -40,10 +40,7 @@ def apply_sequence(
     head: Head = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of a sequence kernel, of which autograd keeps what `save` says.
-
-    For `wanted_outputs` and `head` see `apply`.
-    """
+    """Return the outputs of a sequence kernel; `save` tells what autograd keeps. See `apply`."""
     check_save(kernel.name, save)
     if isinstance(save, str):
         options: dict[str, Any] = {"wanted_outputs": wanted_outputs, "head": head, **asked}
@@ -66,7 +63,7 @@ def apply_sequence(
 def _directions(
     kernel: TorchKernel, operands: Mapping[str, Tensor | None], attributes: dict[str, Any], save: int
 ) -> list[tuple[dict[str, Tensor | None], dict[str, Any]]]:
-    """Return the operands and attributes of each direction alone."""
+    """Return the operands and attributes of each direction."""
     if attributes["direction"] != "bidirectional":
         return [(dict(operands), attributes)]
     names = attributes.get("activations")
@@ -95,14 +92,14 @@ def _run_segments(
     steps: int,
     asked: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:
-    """Run one direction in stretches of `steps`: only the states between are kept."""
+    """Run one direction in segments of `steps`: autograd keeps only the states between them."""
     X, lengths = operands["X"], operands["sequence_lens"]
     total = X.shape[kernel.axes("X", attributes).index("T")] if X is not None else 0
-    if lengths is not None and not is_followed():  # the segments see what is cut to their own range
+    if lengths is not None and not is_followed():  # the segments only get lengths within their range
         own = lengths[:, 0] if has_resets(lengths) else lengths
         check_lengths_within(kernel.name, "sequence_lens", own.flatten().tolist(), total)
     if lengths is not None and not lengths.is_floating_point() and lengths.dtype is not torch.bool:
-        lengths = lengths.long()  # below zero an unsigned length would be a large one
+        lengths = lengths.long()  # differences of unsigned lengths would not be negative
     starts = list(range(0, max(total, 1), steps))
     if attributes["direction"] == "reverse":
         starts.reverse()
@@ -124,7 +121,7 @@ def _run_segments(
         if attributes["direction"] == "reverse" and lengths is not None and has_resets(lengths):
             ends = {name: _handed_on(end, lengths, start, attributes) for name, end in ends.items()}
         operands = operands | ends
-    for name in by_name:  # of the outputs over time all pieces, of the others those of the last segment
+    for name in by_name:  # outputs over time are joined; other outputs are the last segment's
         axes = kernel.axes(name, attributes)
         if "T" in axes:
             by_name[name] = torch.cat([pieces[start][name] for start in sorted(pieces)], axes.index("T"))
@@ -132,7 +129,7 @@ def _run_segments(
 
 
 def _lengths_within(lengths: Tensor, start: int, count: int) -> Tensor:
-    """Return the lengths of what a segment has of sequences, with the resets there."""
+    """Return the lengths within a segment, with its resets."""
     if not has_resets(lengths):
         return (lengths - start).clamp(0, count)
     return torch.cat(((lengths[:, :1] - start).clamp(0, count), lengths[:, 1 + start : 1 + start + count]), 1)
@@ -141,13 +138,11 @@ def _lengths_within(lengths: Tensor, start: int, count: int) -> Tensor:
 def _handed_on(
     state: Tensor | None, lengths: Tensor, start: int, attributes: Mapping[str, Any]
 ) -> Tensor | None:
-    """Return the state (D, N, H) at a segment's begin as the earlier segment gets it: 0 behind a reset."""
+    """Return the state (D, N, H) at a segment's begin for the earlier segment: 0 after a reset."""
+    if state is None:
+        return None
     is_reset = ((lengths[:, 1 + start] != 0) & (lengths[:, 0] > start))[:, None]
-    return (
-        None
-        if state is None
-        else state.masked_fill(is_reset.unsqueeze(1) if attributes.get("layout") else is_reset, 0)
-    )
+    return state.masked_fill(is_reset.unsqueeze(1) if attributes.get("layout") else is_reset, 0)
 
 
 def _narrow(
@@ -159,6 +154,6 @@ def _narrow(
     start: int,
     count: int,
 ) -> Tensor | None:
-    """Return a part of an operand along an axis; the whole where it does not have the axis."""
+    """Return a part of an operand along an axis; the whole operand if it lacks the axis."""
     axes = kernel.axes(name, attributes)
     return x if x is None or axis not in axes else x.narrow(axes.index(axis), start, count)

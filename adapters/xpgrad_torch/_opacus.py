@@ -1,14 +1,13 @@
 """Private training by Opacus: each sample's gradients of a module's parameters, or their norms.
 
-Opacus hangs two hooks on every module with parameters. They see the first input, the first output and its
-cotangent, which is not enough for a recurrent module: final states have cotangents too, and lengths are no
-input of theirs. So our modules keep these hooks away and do what they do, where all that is needed is at
-hand: in the backward of the kernel.
+Opacus registers two hooks on every module with parameters. They see only the first input, the first output
+and its cotangent, but final states have cotangents too, and lengths are another input. So our modules do not
+register these hooks. The backward of the kernel does their work instead:
 
-- While such a module runs, `collecting` holds a `Samples`. Each kernel that it calls takes a note of it, of
-  the parameters among its operands, and counts their uses as Opacus does.
-- In the backward the kernel's gradient is asked for each sample's gradients, or for their norms alone where
-  Opacus wants no more ("ghost clipping"): then nothing of the size of N times the parameters is ever there.
+- While such a module runs, `collecting` holds a `Samples`. Each kernel that the module calls notes the
+  parameters among its operands, and counts their uses as Opacus does.
+- In the backward the kernel's gradient computes each sample's gradients. If Opacus only needs their norms
+  ("ghost clipping"), it computes these, and no array is as large as N times the parameters.
 """
 
 from __future__ import annotations
@@ -31,31 +30,24 @@ if TYPE_CHECKING:
     from xpgrad_torch._kernel import TorchKernel
 
 collecting: ContextVar[Samples | None] = ContextVar("xpgrad_samples", default=None)
-"""What the module that runs now wants of its kernels; None where nobody asked for samples."""
+"""The samples' gradients that the running module needs; None without Opacus."""
 
 
 def holder(option: str) -> str:
-    """Return the name of the attribute of a module that holds an option.
-
-    Those of activations are private, because Opacus keeps a layer's inputs in an attribute `activations`.
-    """
+    """Return the name of the module's attribute that holds an option: Opacus has its own `activations`."""
     return f"_{option}" if option.startswith("activation") else option
 
 
 def hold(module: nn.Module, options: Mapping[str, Any]) -> None:
     """Keep options as attributes of a module, lists as copies; the kernel refuses text and single numbers."""
     for name, value in options.items():
-        listed = (
-            name.startswith("activation")
-            and isinstance(value, Iterable)
-            and not isinstance(value, str | bytes)
-        )
-        held = list(value) if listed else value
+        listed = name.startswith("activation") and isinstance(value, Iterable)
+        held = list(value) if listed and not isinstance(value, str | bytes) else value
         setattr(module, holder(name), held)
 
 
 def _owner(hook: Any) -> Any:
-    """Return the hooks of Opacus that a hook belongs to; None for any other hook."""
+    """Return the object of Opacus to which a hook belongs; None for any other hook."""
     base = sys.modules.get("opacus.grad_sample.gsm_base")
     function = hook.func if isinstance(hook, functools.partial) else hook
     owner = getattr(function, "__self__", None)
@@ -63,24 +55,24 @@ def _owner(hook: Any) -> Any:
 
 
 class Sampled:
-    """A module whose parameters are operands of kernels, all of them; it stands before `nn.Module`."""
+    """A module whose parameters are all operands of kernels; a base before `nn.Module`."""
 
     def register_forward_hook(self, hook: Any, **options: Any) -> Any:
-        """Register a hook; that of Opacus becomes our own way to samples' gradients."""
+        """Register a hook; instead of Opacus' hook, our kernels compute samples' gradients."""
         owner = _owner(hook)
         if owner is None or not self._is_served(owner):
             return super().register_forward_hook(hook, **options)  # type: ignore[misc]
         return _OpacusWatch(self, owner)
 
     def register_full_backward_hook(self, hook: Any, *args: Any, **options: Any) -> Any:
-        """Register a hook; that of Opacus has nothing left to do."""
+        """Register a hook, but not Opacus'."""
         owner = _owner(hook)
         if owner is None or not self._is_served(owner):
             return super().register_full_backward_hook(hook, *args, **options)  # type: ignore[misc]
         return RemovableHandle(OrderedDict())
 
     def _is_served(self, owner: Any) -> bool:
-        """Tell whether kernels take all parameters: a subclass may have added others."""
+        """Tell whether kernels take all parameters: a subclass may have added parameters."""
         own = {id(p) for p in self._kernel_parameters()}
         return not owner.force_functorch and all(id(p) in own for p in self.parameters())  # type: ignore[attr-defined]
 
@@ -90,7 +82,7 @@ class Sampled:
 
 
 class _OpacusWatch(RemovableHandle):
-    """What stands around each call of a module under Opacus."""
+    """The hooks around each call of a module under Opacus."""
 
     def __init__(self, module: Any, owner: Any) -> None:
         super().__init__(OrderedDict())
@@ -119,21 +111,10 @@ class _OpacusWatch(RemovableHandle):
 
 
 class Samples:
-    """What one call of a module is to find out about its samples.
+    """The parameters whose samples' gradients a call of a module needs.
 
-    Parameters
-    ----------
-    name : str
-        The module's, for messages.
-    owner : object
-        Opacus' hooks.
-    parameters : list of Parameter
-        Those that are trained.
-
-    Attributes
-    ----------
-    order : Tensor or None
-        Where each of the caller's samples is among the kernels', if that is another order.
+    `name` is the module's name, `owner` is Opacus' object with the hooks, and `parameters` are trained.
+    `order` is the place of each of the caller's samples among the kernels', None for the same order.
     """
 
     def __init__(self, name: str, owner: Any, parameters: Sequence[nn.Parameter]) -> None:
@@ -143,7 +124,7 @@ class Samples:
         self.order: Tensor | None = None
 
     def of_kernel(self, operands: Mapping[str, Any]) -> KernelSamples | None:
-        """Take a note of a kernel's operands; None where none is trained."""
+        """Note a kernel's operands; None if none of them is trained."""
         found: dict[str, tuple[Sequence[Any], int]] = {}
         for name, operand in operands.items():
             parts, directions = (
@@ -160,7 +141,7 @@ class Samples:
         return KernelSamples(self._owner, found, self)
 
     def check(self) -> None:
-        """Raise RuntimeError where a trained parameter came to no kernel as it is."""
+        """Raise RuntimeError if a trained parameter is no kernel's operand."""
         missing = [p for k, p in self._trained.items() if k not in self._seen]
         if missing:
             raise RuntimeError(
@@ -171,17 +152,10 @@ class Samples:
 
 
 class KernelSamples:
-    """One kernel's call.
+    """One kernel's call within a module's call, `samples`.
 
-    Parameters
-    ----------
-    owner : object
-        Opacus' hooks.
-    operands : mapping of str to (parameters, directions)
-        The operands that consist of parameters, as `Stacked` has them; -1 directions for one that is a
-        parameter itself.
-    samples : Samples
-        The module's call.
+    `operands` are the operands that consist of parameters: the parameters and directions of a `Stacked`, or
+    one parameter and -1.
     """
 
     def __init__(
@@ -191,7 +165,7 @@ class KernelSamples:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether Opacus still asks: not in the second pass of ghost clipping."""
+        """Whether Opacus needs them: not in the second pass of ghost clipping."""
         return bool(self._owner.hooks_enabled)
 
     def gradients(
@@ -201,7 +175,7 @@ class KernelSamples:
         wrt: Sequence[str],
         attributes: Mapping[str, Any],
     ) -> dict[str, Tensor | None]:
-        """Return the gradients of the operands by name, and leave each sample's of parameters with these."""
+        """Return the operands' gradients by name, and store samples' gradients in the parameters."""
         with_norms = hasattr(self._owner, "use_ghost_clipping")
         own = [name for name in wrt if name in self._operands]
         parameters = [p for name in own for p in self._operands[name][0] if p.requires_grad]
@@ -212,7 +186,7 @@ class KernelSamples:
         for name in own:
             parts, directions = self._operands[name]
             each: Any = grads[name]
-            # the second pass of ghost clipping brings the gradient
+            # the second pass of ghost clipping computes the gradient
             grads[name] = None if with_norms else each.sum(0)
             each = self._scaled(each)
             pieces = _norms(each, len(parts), directions) if norms_alone else _parts(each, parts, directions)
@@ -225,13 +199,13 @@ class KernelSamples:
         return grads
 
     def _scaled(self, each: Tensor) -> Tensor:
-        """Samples' gradients, in the order of the caller's samples, of the sum of their losses."""
+        """Return samples' gradients of the sum of the losses, in the caller's order."""
         if self._samples.order is not None:
             each = each.index_select(0, self._samples.order)
         return each * each.shape[0] if self._owner.loss_reduction == "mean" else each
 
     def _leave(self, parameter: Any, each: Tensor, with_norms: bool) -> None:
-        """Do with a parameter's gradients what Opacus' hook does."""
+        """Store a parameter's gradients, as Opacus' hook does."""
         from opacus.grad_sample.grad_sample_module import (
             create_or_accumulate_grad_sample,
             promote_current_grad_sample,
@@ -255,7 +229,7 @@ class KernelSamples:
 
 
 def _parts(each: Tensor, parts: Sequence[Tensor], directions: int) -> Sequence[Tensor]:
-    """Return each parameter's part of an operand's gradients, samples first."""
+    """Return each parameter's part of an operand's gradients; axis 0 is the samples'."""
     if directions < 0:
         return (each,)
     flat = each.flatten(1, 2) if directions else each
@@ -265,8 +239,8 @@ def _parts(each: Tensor, parts: Sequence[Tensor], directions: int) -> Sequence[T
 def _norms(each: Tensor, count: int, directions: int) -> Sequence[Tensor]:
     """Return each parameter's norms from an operand's, (N, D) or (N,).
 
-    Parameters that are one operand of a direction, a layer's two biases, have its norm in equal parts: what
-    Opacus takes is the norm of all together.
+    Parameters that share an operand and a direction, a layer's two biases, share its norm equally: Opacus
+    only uses the norm of all parameters together.
     """
     if each.dim() == 1:
         each = each.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Packed sequences: their rows as the kernels' programs take them, or into time and batch, and back."""
+"""Packed sequences: their rows for kernels' programs, and their padded form (T, N, width)."""
 
 import functools
 from collections.abc import Sequence
@@ -16,23 +16,18 @@ __all__ = ["PackedRows", "are_rows_taken"]
 
 
 class PackedRows:
-    """Where the rows of a packed sequence are in an array over time and batch.
+    """The places of a packed sequence's rows in an array over time and batch.
 
-    PyTorch's own functions copy a slice for each time step, and their gradients make an array of the whole
-    size for each of them, which takes as long as a layer. Here all rows move at once. PyTorch's functions
-    are for whoever watches operators, and for numbers that are no packing, of which they say so.
-
-    Parameters
-    ----------
-    packed : PackedSequence
-        Any with these batch sizes.
+    PyTorch's functions copy a slice for each time step, and their gradients make a whole array for each
+    slice, which takes as long as a layer. This class moves all rows at once. It uses PyTorch's functions if
+    operators are watched, and for invalid batch sizes, for which they raise an error.
 
     Attributes
     ----------
     lengths : Tensor
-        Of each sequence, (N,), from long to short.
+        The sequences' lengths, (N,), from long to short.
     knows_places : bool
-        Whether the rows can be found without PyTorch's functions.
+        Whether this class moves the rows without PyTorch's functions.
     """
 
     def __init__(self, packed: PackedSequence) -> None:
@@ -43,19 +38,18 @@ class PackedRows:
             return
         counts = self._sizes.numpy()
         ends = counts - np.append(counts[1:], 0)  # how many sequences end with each step
-        self.lengths = torch.from_numpy(np.repeat(np.arange(1, len(counts) + 1), ends)[::-1].copy()).to(
-            device
-        )
+        lengths = np.repeat(np.arange(1, len(counts) + 1), ends)[::-1]
+        self.lengths = torch.from_numpy(lengths.copy()).to(device)
 
     @functools.cached_property
     def _places(self) -> Tensor:
-        """Each row's place among all pairs of time and sequence."""
+        """Each row's place in the flat array over time and batch."""
         counts = self._sizes.numpy()
         is_there = np.arange(counts[0]) < counts[:, None]
         return torch.from_numpy(np.flatnonzero(is_there)).to(self.lengths.device)
 
     def padded(self, data: Tensor) -> Tensor:
-        """Return rows as an array (T, N, width), zero behind each sequence's end."""
+        """Return rows as an array (T, N, width), with zeros after each sequence's end."""
         if not self.knows_places:
             return pad_packed_sequence(PackedSequence(data, self._sizes))[0]
         steps, batch = len(self._sizes), len(self.lengths)
@@ -68,13 +62,13 @@ class PackedRows:
             return pack_padded_sequence(X, self.lengths.cpu()).data
         return X.flatten(0, 1).index_select(0, self._places)
 
-    # --- for programs, which know how many rows there are
+    # --- for programs, which know the number of rows
 
     def spread(self, data: Tensor) -> Tensor:
-        """Return rows of a plain tensor as if they were a whole array (T, N, width), without a copy.
+        """Return rows of a plain tensor in the form of an array (T, N, width), without a copy.
 
-        There is no memory behind the last row. A program's form does not tell how many rows there are, so
-        that batches with other lengths share it; T is the largest of its class, for other longest ones.
+        The memory ends after the last row. A program's form does not include the number of rows, so that
+        batches with other lengths share it; T is the largest number of steps with the same program.
         """
         flat = data.detach().contiguous().numpy()
         shape = (largest_steps(len(self._sizes)), len(self.lengths), flat.shape[1])
@@ -85,20 +79,20 @@ class PackedRows:
     def gathered(self, array: Tensor) -> Tensor:
         """Return the rows that a program has written to the beginning of a new array (T, N, width).
 
-        The result is no view: autograd lets nobody write to a view from inside of a function.
+        The result is no view: autograd forbids writing to a view from an autograd function.
         """
         return torch.from_numpy(array.numpy().reshape(-1, array.shape[2])[: self._count])
 
 
 def are_rows_taken(packing: PackedRows, tensors: Sequence[Tensor]) -> bool:
-    """Tell whether kernels take the rows as they are, beside which these are the other operands."""
+    """Tell whether kernels take the rows without padding, together with these other operands."""
     return packing.knows_places and all(
         is_plain(x) and x.dtype in (torch.float32, torch.float64) and x.numel() for x in tensors
     )
 
 
 def _is_regular(packed: PackedSequence) -> bool:
-    """Tell whether the batch sizes fall, and count the rows."""
+    """Tell whether the batch sizes decrease and their sum is the number of rows."""
     sizes = packed.batch_sizes
     if sizes.dim() != 1 or not len(sizes) or sizes.dtype != torch.int64 or not sizes.is_cpu:
         return False

@@ -1,4 +1,4 @@
-"""The recurrent operators that are declared, as kernels by name, and calls of them."""
+"""The declared recurrent operators as kernels by name, and their calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,10 +24,9 @@ KERNELS = {
 def run_recurrent(
     name: str, given: dict[str, Any], wanted_outputs: int | None = None, head: Head = None
 ) -> Any:
-    """Return what the kernel of that name computes from arguments by name, which it takes out of `given`.
+    """Return the results of the kernel for arguments by name, which it removes from `given`.
 
-    Operands are tensors or `Stacked`; one that is missing is None. `wanted_outputs` is how many of the first
-    results the caller reads; by default all that have a cotangent. For `head` see `apply`.
+    Operands are tensors, `Stacked` or None. For `wanted_outputs` and `head` see `apply`.
     """
     kernel = KERNELS[name]
     if (lengths := given.get("sequence_lens")) is not None:
@@ -49,7 +48,7 @@ def run_recurrent(
 def run_packed(
     name: str, given: dict[str, Any], packing: PackedRows, wanted_outputs: int
 ) -> Sequence[Tensor]:
-    """Return the same for rows of a packed sequence in X's place, which H_all then has too."""
+    """Return the results for rows of a packed sequence in X's place; H_all has rows too."""
     kernel = KERNELS[name]
     operands, asked = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
@@ -57,7 +56,7 @@ def run_packed(
 
 
 def _taken_out(kernel: TorchKernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return operands in the kernel's order, and attributes of the gradient alone; others are left."""
+    """Remove the operands, in the kernel's order, and the gradient's own attributes, and return them."""
     operands = [given.pop(operand, None) for operand in kernel.operands]
     own = kernel.gradient_attributes
     return operands, {name: given.pop(name, parameter.default) for name, parameter in own.items()}

@@ -19,7 +19,7 @@ from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
-from xpgrad_torch._private import ConvNd, ConvTransposeNd, output_padding_of, padding_ends
+from xpgrad_torch._private import output_padding_of, padding_ends
 from xpgrad_torch._programs import Head, find, head_of
 
 __all__ = [
@@ -28,6 +28,8 @@ __all__ = [
 ]  # fmt: skip
 
 Sizes = int | Sequence[int]
+_ConvNd: Any = nn.Conv1d.__base__
+_ConvTransposeNd: Any = nn.ConvTranspose1d.__base__
 
 _CONV = registered(TorchKernel("conv", planned=True, images=True))
 _CONV_TRANSPOSE = registered(TorchKernel("conv_transpose", planned=True, images=True))
@@ -220,7 +222,7 @@ class _Module(Unscripted, Sampled):
         return [p for p in (self.weight, self.bias) if p is not None]  # type: ignore[attr-defined]
 
 
-class _Convolution(_Module, ConvNd):
+class _Convolution(_Module, _ConvNd):
     """A convolution module of PyTorch on xpgrad's kernel."""
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
@@ -241,7 +243,7 @@ class _Convolution(_Module, ConvNd):
         return type(self)._FUNCTION(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
-class _TransposedConvolution(_Module, ConvTransposeNd):
+class _TransposedConvolution(_Module, _ConvTransposeNd):
     """A transposed convolution module of PyTorch on xpgrad's kernel."""
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any

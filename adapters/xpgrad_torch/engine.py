@@ -1,4 +1,4 @@
-"""The engine for PyTorch's CPU tensors: the NumPy engine on zero-copy views, with torch's matrix product."""
+"""The engine for PyTorch's CPU tensors: the NumPy engine on views, with torch's matrix products."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from xpgrad.engine.programs.program import Look
 from xpgrad_torch._private import LIBRARY, PLAIN_KINDS, is_wrapped
 
 _FSDP = "torch.distributed.fsdp"
-# Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
+# Below this many multiply-adds NumPy's product is faster: torch's calls of BLAS take longer.
 _SMALL_PRODUCT = 1 << 16
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
 class TorchEngine(NumpyEngine):
-    """Kernels run on NumPy views of the tensors, in torch's threads; large products go through torch.
+    """Kernels run on NumPy views of the tensors, in torch's threads.
 
-    These are products that are not compiled. All of one process then run in the threads of one pool.
+    Large products that are not compiled go through torch, so that the process has one pool of threads.
     """
 
     name = "torch"
@@ -36,11 +36,11 @@ class TorchEngine(NumpyEngine):
     def __init__(self) -> None:
         super().__init__()
         self.host = self
-        # torch's own threads, where they are OpenMP's
+        # torch's own threads, if they are OpenMP's
         self._own_team = find_openmp(LIBRARY, torch.get_num_threads) or PoolTeam()
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays are plain CPU tensors that no transformation of torch is watching."""
+        """Tell whether the arrays are plain CPU tensors that no transformation of torch watches."""
         if not array_api_compat.is_torch_namespace(xp):
             return False
         grad = torch.is_grad_enabled()
@@ -93,7 +93,7 @@ class TorchEngine(NumpyEngine):
     def lift(self, array: torch.Tensor) -> np.ndarray:
         """A view of the tensor's memory."""
         if _FSDP in sys.modules:
-            # FSDP gives parameters' memory back by resizing it, which `numpy()` forbids for good.
+            # FSDP frees parameters' memory by resizing it, which `numpy()` would forbid from now on.
             return np.from_dlpack(array.detach())
         return array.detach().numpy()
 
@@ -102,7 +102,7 @@ class TorchEngine(NumpyEngine):
         return torch.from_numpy(array)
 
     def _write_library_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> None:
-        """By torch, unless it is small."""
+        """By torch, unless the product is small."""
         if a.shape[-2] * a.shape[-1] * b.shape[-1] < _SMALL_PRODUCT:
             np.matmul(a, b, out=target)
         else:
@@ -139,14 +139,14 @@ class TorchEngine(NumpyEngine):
 
 
 Seen = tuple[tuple[tuple[Any, ...], ...], tuple[tuple[int, ...], ...], list[int]]
-"""Of tensors the forms (dtype, whether on the CPU, shape), the strides, and the addresses."""
+"""The forms of tensors (dtype, whether on the CPU, shape), their strides and their addresses."""
 _form_of = attrgetter("dtype", "is_cpu", "shape")
 
 
 def look_at(tensors: Sequence[torch.Tensor]) -> Seen | None:
-    """Look at tensors, each of which has memory that can be read; None if one has not.
+    """Return the forms, strides and addresses of plain tensors (see `is_plain`); None if one is not plain.
 
-    As `is_plain` does it. The loops are in C, because calls take longer than much of the work behind a look.
+    The loops run in C: calls in Python would take longer than many kernels.
     """
     if not PLAIN_KINDS.issuperset(map(type, tensors)):
         return None
@@ -161,45 +161,39 @@ def look_at(tensors: Sequence[torch.Tensor]) -> Seen | None:
 
 
 def new_result(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
-    """Memory of NumPy's, which asks the system for large pages, and its address."""
+    """A tensor in memory of NumPy, which requests large pages, and its address."""
     tensor = torch.from_numpy(result_array(shape, dtype))
     return tensor, tensor.data_ptr()
 
 
 def is_plain(tensor: Any) -> bool:
-    """Tell whether it is a CPU tensor whose memory can be read."""
+    """Tell whether the tensor is on the CPU and its memory can be read."""
     return _on_cpu(tensor) and not tensor.is_neg() and not _lacks_memory(tensor)
 
 
 def _on_cpu(tensor: Any) -> bool:
-    """Tell whether it is a CPU tensor that nothing wraps, whose elements have strides."""
-    return (
-        type(tensor) in PLAIN_KINDS
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not is_wrapped(tensor)
-    )
+    """Tell whether the tensor is on the CPU, strided, and wrapped by nothing."""
+    plain = type(tensor) in PLAIN_KINDS and tensor.is_cpu and tensor.layout is torch.strided
+    return plain and not is_wrapped(tensor)
 
 
 def _lacks_memory(tensor: torch.Tensor) -> bool:
-    """Tell whether a CPU tensor has elements and no memory: a zero tensor, for one, or a functional one."""
+    """Tell whether a CPU tensor has elements but no memory, as a zero or functional tensor."""
     return tensor.data_ptr() == 0 and tensor.numel() > 0
 
 
 def _check_memory(tensor: Any) -> None:
-    """Raise RuntimeError for a tensor whose storage was given back: PyTorch's operators would read there."""
-    if not _on_cpu(tensor) or not _lacks_memory(tensor):
-        return
-    # the storage of a zero tensor or of a functional one says how large it would be
-    if not tensor.untyped_storage().size():
+    """Raise RuntimeError for a tensor whose storage was freed: PyTorch's operators would read there."""
+    # the storage of a zero tensor or of a functional tensor has a size
+    if _on_cpu(tensor) and _lacks_memory(tensor) and not tensor.untyped_storage().size():
         raise RuntimeError(
-            f"a tensor of shape {tuple(tensor.shape)} has a storage of {tensor.untyped_storage().size()} "
-            f"bytes, expected {tensor.numel() * tensor.element_size()}"
+            f"a tensor of shape {tuple(tensor.shape)} has a storage of 0 bytes, expected "
+            f"{tensor.numel() * tensor.element_size()}"
         )
 
 
 def _one_batch(array: np.ndarray, batch: tuple[int, ...]) -> torch.Tensor:
-    """A stack of matrices as torch's products take it: one axis for the batch, none for a single one."""
+    """A stack of matrices for torch's products: one axis for the batch, none for a single matrix."""
     rows, columns = array.shape[-2:]
     if prod(batch) == 1:
         return _tensor(array).reshape(rows, columns)
@@ -207,7 +201,7 @@ def _one_batch(array: np.ndarray, batch: tuple[int, ...]) -> torch.Tensor:
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor over the array's memory, which is read only."""
+    """A tensor over the array's memory, to be read only."""
     if not array.flags.writeable:
         array = array.copy()  # torch warns about tensors that could write to it
     return torch.from_numpy(array)
