@@ -159,6 +159,16 @@ def current() -> Scope:
     return _current.get()
 
 
+def _operator(op_type: str, dtype: Any = None) -> Callable[..., Any]:
+    """A method that is one operator on elements."""
+    return lambda array, *others: elementwise(op_type, [array, *others], dtype)
+
+
+def _reflected(op_type: str) -> Callable[..., Any]:
+    """A method that is one operator on elements, with the array as the second operand."""
+    return lambda array, other: elementwise(op_type, [other, array])
+
+
 class GraphArray:
     """A tensor of a graph, with the interface of the array API standard.
 
@@ -312,73 +322,24 @@ class GraphArray:
 
     # --- arithmetic
 
-    def __add__(self, other: Any) -> GraphArray:
-        return elementwise("Add", [self, other])
-
-    def __radd__(self, other: Any) -> GraphArray:
-        return elementwise("Add", [other, self])
-
-    def __sub__(self, other: Any) -> GraphArray:
-        return elementwise("Sub", [self, other])
-
-    def __rsub__(self, other: Any) -> GraphArray:
-        return elementwise("Sub", [other, self])
-
-    def __mul__(self, other: Any) -> GraphArray:
-        return elementwise("Mul", [self, other])
-
-    def __rmul__(self, other: Any) -> GraphArray:
-        return elementwise("Mul", [other, self])
-
-    def __truediv__(self, other: Any) -> GraphArray:
-        return elementwise("Div", [self, other])
-
-    def __rtruediv__(self, other: Any) -> GraphArray:
-        return elementwise("Div", [other, self])
-
-    def __floordiv__(self, other: Any) -> GraphArray:
-        return elementwise("Div", [self, other])  # only of sizes, which are not negative
-
-    def __pow__(self, other: Any) -> GraphArray:
-        return elementwise("Pow", [self, other])
-
-    def __neg__(self) -> GraphArray:
-        return elementwise("Neg", [self])
-
-    def __abs__(self) -> GraphArray:
-        return elementwise("Abs", [self])
-
-    def __matmul__(self, other: GraphArray) -> GraphArray:
-        return matmul(self, other)
-
-    def __lt__(self, other: Any) -> GraphArray:
-        return elementwise("Less", [self, other], np.bool_)
-
-    def __le__(self, other: Any) -> GraphArray:
-        return elementwise("LessOrEqual", [self, other], np.bool_)
-
-    def __gt__(self, other: Any) -> GraphArray:
-        return elementwise("Greater", [self, other], np.bool_)
-
-    def __ge__(self, other: Any) -> GraphArray:
-        return elementwise("GreaterOrEqual", [self, other], np.bool_)
-
-    def __eq__(self, other: Any) -> GraphArray:  # type: ignore[override]
-        return elementwise("Equal", [self, other], np.bool_)
+    __add__, __radd__ = _operator("Add"), _reflected("Add")
+    __sub__, __rsub__ = _operator("Sub"), _reflected("Sub")
+    __mul__, __rmul__ = _operator("Mul"), _reflected("Mul")
+    __truediv__, __rtruediv__ = _operator("Div"), _reflected("Div")
+    __floordiv__ = _operator("Div")  # only of sizes, which are not negative
+    __pow__, __neg__, __abs__ = _operator("Pow"), _operator("Neg"), _operator("Abs")
+    __lt__, __le__ = _operator("Less", np.bool_), _operator("LessOrEqual", np.bool_)
+    __gt__, __ge__ = _operator("Greater", np.bool_), _operator("GreaterOrEqual", np.bool_)
+    __and__, __or__ = _operator("And", np.bool_), _operator("Or", np.bool_)
+    __invert__ = _operator("Not", np.bool_)
+    __eq__ = _operator("Equal", np.bool_)
+    __hash__ = object.__hash__
 
     def __ne__(self, other: Any) -> GraphArray:  # type: ignore[override]
         return ~(self == other)
 
-    __hash__ = object.__hash__
-
-    def __and__(self, other: Any) -> GraphArray:
-        return elementwise("And", [self, other], np.bool_)
-
-    def __or__(self, other: Any) -> GraphArray:
-        return elementwise("Or", [self, other], np.bool_)
-
-    def __invert__(self) -> GraphArray:
-        return elementwise("Not", [self], np.bool_)
+    def __matmul__(self, other: GraphArray) -> GraphArray:
+        return matmul(self, other)
 
     def __bool__(self) -> bool:
         raise TypeError("an array of an ONNX graph has no values while the graph is made")

@@ -112,9 +112,7 @@ def body(*operators: str) -> Callable[[Body], Body]:
 
 def _mean(X: Term, axes: Sequence[int]) -> Term:
     """The mean over axes, which stay with size 1."""
-    if X.graph.opset >= 18:
-        return X.of("ReduceMean", X.graph.constant(axes))
-    return X.of("ReduceMean", axes=list(axes))
+    return X.reduced("ReduceMean", axes)
 
 
 def _normalized(X: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Term, Term]:
@@ -127,7 +125,7 @@ def _normalized(X: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Ter
 
 def _wide(X: Term) -> tuple[Term, Callable[[Term], Term]]:
     """Half precision as float32, and back; other types stay."""
-    kind = helper.np_dtype_to_tensor_dtype(X.graph.dtype)
+    kind = X.graph.kind
     if X.graph.dtype.itemsize > 2:
         return X, lambda result: result
     X.graph.dtype = np.dtype(np.float32)
@@ -230,14 +228,8 @@ def _local_response(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]
 @body("LpNormalization")
 def _lp_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     attributes, X = attributes_of(node), Term(graph, node.input[0])
-    operator, axis = f"ReduceL{attributes.get('p', 2)}", [attributes.get("axis", -1)]
-    norm = X.of(operator, graph.constant(axis)) if graph.opset >= 18 else X.of(operator, axes=axis)
-    return [X / _without_zeros(norm)]
-
-
-def _without_zeros(norm: Term) -> Term:
-    """1 instead of 0, so that zeros stay zeros."""
-    return norm.number(1.0).where(norm.of("Equal", 0.0), norm)
+    norm = X.reduced(f"ReduceL{attributes.get('p', 2)}", [attributes.get("axis", -1)])
+    return [X / norm.number(1.0).where(norm.of("Equal", 0.0), norm)]  # zeros stay zeros
 
 
 @body("LpPool", "GlobalLpPool")

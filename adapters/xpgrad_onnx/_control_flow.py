@@ -75,10 +75,7 @@ def _renamed(inner: Graph, name: str, names: dict[str, str]) -> str:
     if not name:
         return ""
     new = names[name] = inner.fresh(f"grad/{name}")
-    if name in inner.types:
-        inner.types[new] = inner.types[name]
-    if name in inner.shapes:
-        inner.shapes[new] = inner.shapes[name]
+    inner.learn(new, name)
     return new
 
 
@@ -87,9 +84,7 @@ def _returning(inner: Graph, name: str, results: Sequence[tuple[str, str | None]
     outputs = []
     for source, grad in results:
         kind = inner.types.get(source, onnx.TensorProto.FLOAT)
-        inner.dtype = helper.tensor_dtype_to_np_dtype(kind)
-        grad = grad or inner.zeros(inner.op("Shape", source))
-        result = inner.op("Identity", grad)
+        result = inner.op("Identity", grad or _zeros_like(inner, source))
         outputs.append(helper.make_tensor_value_info(result, kind, inner.shapes.get(source)))
     return helper.make_graph(inner.nodes, f"{name}_grad", [], outputs)
 
@@ -191,20 +186,14 @@ def _length(call: Backward, steps: _LoopBody, kept: list[str]) -> str:
 
 
 def _zeros_like(graph: Graph, name: str) -> str:
-    kind = graph.types.get(name, onnx.TensorProto.FLOAT)
-    value = onnx.numpy_helper.from_array(np.zeros(1, dtype=helper.tensor_dtype_to_np_dtype(kind)))
-    return graph.op("ConstantOfShape", graph.op("Shape", name), value=value)
+    return graph.filled(graph.op("Shape", name), 0, graph.types.get(name, onnx.TensorProto.FLOAT))
 
 
 def _in_order(graph: Graph, name: str, grad: str, axis: int, backwards: int) -> str:
     """Gradients of a sequence's elements, from the last step to the first, as the sequence."""
     if not backwards:
-        last, before, down = (
-            graph.constant([-1]),
-            graph.constant([np.iinfo(np.int64).min]),
-            graph.constant([-1]),
-        )
-        grad = graph.op("Slice", grad, last, before, graph.constant([0]), down)
+        last, before = graph.constant([-1]), graph.constant([np.iinfo(np.int64).min])
+        grad = graph.op("Slice", grad, last, before, graph.constant([0]), last)
     if axis == 0:
         return grad
     rank = len(graph.shapes[name])
@@ -236,7 +225,7 @@ class _Back(NamedTuple):
         elements = self._elements(inner, step, index)
         given = [*([step, inner.constant(True, np.bool_)] if steps.first else []), *values, *elements]
         for name, value in zip(given, steps.body.input, strict=True):
-            self._learn(inner, name, value.name)
+            inner.learn(name, value.name)
         names = run_again(inner, self._body_before_kept(), given)
         parts = self._seeds(inner, names, carried, step, index)
         scanned = [k for k, name in enumerate(elements) if self.call.wants(steps.first + steps.states + k)]
@@ -278,12 +267,6 @@ class _Back(NamedTuple):
             inner.op("Gather", self.call.node.input[first + k], index if backwards else step, axis=axis)
             for k, (axis, backwards) in enumerate(zip(steps.axes_in, steps.back_in, strict=True))
         ]
-
-    def _learn(self, inner: Graph, name: str, like: str) -> None:
-        if like in inner.types:
-            inner.types[name] = inner.types[like]
-        if like in inner.shapes:
-            inner.shapes[name] = inner.shapes[like]
 
     def _seeds(self, inner: Graph, names: dict[str, str], carried: list[str], step: str, index: str) -> Parts:
         """The cotangents of the step's results."""

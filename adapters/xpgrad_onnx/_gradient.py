@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import helper, inliner
 
@@ -80,7 +79,9 @@ def gradient_model(
     TypeError
         If `model` is not a model, or a value in `inputs` has another type.
 
-    See Also -------- operators : Implementations that run the graph.
+    See Also
+    --------
+    operators : Implementations that run the graph.
 
     Examples
     --------
@@ -189,10 +190,7 @@ def _input(graph: Graph, name: str, kind: int, shape: Sequence | None) -> str:
 def _step(graph: Graph, op_type: str, *inputs: str, like: str) -> str:
     """A node of the loss; its result has the type and shape of another tensor."""
     name = graph.op(op_type, *inputs)
-    if like in graph.types:
-        graph.types[name] = graph.types[like]
-    if like in graph.shapes:
-        graph.shapes[name] = graph.shapes[like]
+    graph.learn(name, like)
     return name
 
 
@@ -282,8 +280,7 @@ def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str]) -
         gradient = _name(graph, f"{name}_grad")
         grad = total(graph, parts, name)
         if grad is None:  # a body showed that the result only jumps when the tensor changes
-            graph.dtype = helper.tensor_dtype_to_np_dtype(kind)
-            grad = graph.zeros(graph.op("Shape", name))
+            grad = graph.filled(graph.op("Shape", name), 0, kind)
         results.append((grad, gradient))
         graph.cotangents[gradient] = name
         graph.proto.output.append(helper.make_tensor_value_info(gradient, kind, shape))
@@ -295,9 +292,7 @@ def _seed(graph: Graph, name: str, seed: str) -> str:
     """The cotangent of an output: an input of that name, or 1 for a loss."""
     if seed:
         return _input(graph, seed, graph.types[name], graph.shapes.get(name))
-    dtype = helper.tensor_dtype_to_np_dtype(graph.types.get(name, onnx.TensorProto.FLOAT))
-    value = onnx.numpy_helper.from_array(np.ones(1, dtype=dtype))
-    return graph.op("ConstantOfShape", graph.op("Shape", name), value=value)
+    return graph.filled(graph.op("Shape", name), 1, graph.types.get(name, onnx.TensorProto.FLOAT))
 
 
 def _declare(graph: Graph, wanted: Sequence[str]) -> None:

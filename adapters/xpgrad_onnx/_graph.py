@@ -64,6 +64,18 @@ class Graph:
         self.dtype: Any = np.dtype(np.float32)
         """The dtype of cotangents."""
 
+    @property
+    def kind(self) -> int:
+        """The element type of cotangents."""
+        return helper.np_dtype_to_tensor_dtype(self.dtype)
+
+    def learn(self, name: str, like: str) -> None:
+        """Note that a tensor has the type and the shape of another."""
+        if like in self.types:
+            self.types[name] = self.types[like]
+        if like in self.shapes:
+            self.shapes[name] = self.shapes[like]
+
     def inner(self) -> Graph:
         """A branch or body under construction: it sees this graph's tensors, and has its own nodes."""
         scope = copy.copy(self)
@@ -145,7 +157,12 @@ class Graph:
 
     def zeros(self, shape: str) -> str:
         """Zeros; a tensor holds their shape."""
-        value = numpy_helper.from_array(np.zeros(1, dtype=self.dtype))
+        return self.filled(shape, 0)
+
+    def filled(self, shape: str, number: float, kind: int | None = None) -> str:
+        """A tensor of equal numbers, of cotangents' type by default; a tensor holds its shape."""
+        dtype = self.dtype if kind is None else helper.tensor_dtype_to_np_dtype(kind)
+        value = numpy_helper.from_array(np.full(1, number, dtype=dtype))
         return self.op("ConstantOfShape", shape, value=value)
 
     def summed_to(self, grad: str, shape: Shape | None, operand: str) -> str:
@@ -173,10 +190,14 @@ class Graph:
         return self.model
 
 
+def operator_of(node: onnx.NodeProto) -> str:
+    """An operator's name, with its domain if that is not ONNX's."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
 def describe(node: onnx.NodeProto) -> str:
     """An operator and its node, for a message."""
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    return f"{operator} (node {node.name!r})" if node.name else operator
+    return f"{operator_of(node)} (node {node.name!r})" if node.name else operator_of(node)
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:

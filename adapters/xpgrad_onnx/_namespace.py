@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,45 +86,21 @@ def astype(x: GraphArray, dtype: Any, copy: Any = True) -> GraphArray:
 # --- elementwise
 
 
+def _elementwise(op_type: str) -> Callable[..., GraphArray]:
+    """A function that is one operator on elements."""
+    return lambda *operands: elementwise(op_type, operands)
+
+
+exp, log, sqrt, tanh = map(_elementwise, ("Exp", "Log", "Sqrt", "Tanh"))
+abs, pow = map(_elementwise, ("Abs", "Pow"))  # noqa: A001
+maximum, minimum = map(_elementwise, ("Max", "Min"))
+logistic = _elementwise("Sigmoid")  # not of the standard: 1 / (1 + exp(-x))
+
+
 def where(condition: GraphArray, a: Any, b: Any) -> GraphArray:
     """The elements of a where the condition holds, else of b."""
     like = a if isinstance(a, GraphArray) else b
     return elementwise("Where", [condition, as_array(a, like), as_array(b, like)], like.dtype)
-
-
-def exp(x: GraphArray) -> GraphArray:
-    """The exponential."""
-    return elementwise("Exp", [x])
-
-
-def log(x: GraphArray) -> GraphArray:
-    """The natural logarithm."""
-    return elementwise("Log", [x])
-
-
-def sqrt(x: GraphArray) -> GraphArray:
-    """The square root."""
-    return elementwise("Sqrt", [x])
-
-
-def tanh(x: GraphArray) -> GraphArray:
-    """The hyperbolic tangent."""
-    return elementwise("Tanh", [x])
-
-
-def pow(a: Any, b: Any) -> GraphArray:  # noqa: A001
-    """The power."""
-    return elementwise("Pow", [a, b])
-
-
-def logistic(x: GraphArray) -> GraphArray:
-    """1 / (1 + exp(-x)), for which ONNX has an operator."""
-    return elementwise("Sigmoid", [x])
-
-
-def abs(x: GraphArray) -> GraphArray:  # noqa: A001
-    """The absolute value."""
-    return elementwise("Abs", [x])
 
 
 def log1p(x: GraphArray) -> GraphArray:
@@ -141,16 +118,6 @@ def expm1(x: GraphArray) -> GraphArray:
     tiny, beyond = u == 1, (less == -1) | (x > 1)
     ratio = where(beyond, 1.0, x / log(where(tiny | beyond, 2.0, u)))
     return where(tiny, x, less * ratio)
-
-
-def maximum(a: Any, b: Any) -> GraphArray:
-    """The larger element."""
-    return elementwise("Max", [a, b])
-
-
-def minimum(a: Any, b: Any) -> GraphArray:
-    """The smaller element."""
-    return elementwise("Min", [a, b])
 
 
 def clip(x: GraphArray, low: Any = None, high: Any = None) -> GraphArray:
@@ -265,22 +232,16 @@ def mean(x: GraphArray, axis: Any = None, keepdims: Any = False) -> GraphArray:
     return sum(x, axis, keepdims) / count
 
 
-def max(x: GraphArray, axis: Any = None, keepdims: Any = False) -> GraphArray:  # noqa: A001
-    """The largest element over axes."""
-    return _extreme("ReduceMax", x, axis, keepdims)
-
-
-def min(x: GraphArray, axis: Any = None, keepdims: Any = False) -> GraphArray:  # noqa: A001
-    """The smallest element over axes."""
-    return _extreme("ReduceMin", x, axis, keepdims)
-
-
-def _extreme(op_type: str, x: GraphArray, axis: Any, keepdims: Any) -> GraphArray:
+def _extreme(op_type: str, x: GraphArray, axis: Any = None, keepdims: Any = False) -> GraphArray:
+    """The largest or smallest element over axes."""
     axes, shape = _reduced(x, axis, keepdims)
     scope, keep = x.scope, int(keepdims)
     if scope.opset < 18:
         return scope.emit(op_type, [x], x.dtype, shape, axes=axes, keepdims=keep)[0]
     return scope.emit(op_type, [x, scope.constant(axes, np.int64)], x.dtype, shape, keepdims=keep)[0]
+
+
+max, min = partial(_extreme, "ReduceMax"), partial(_extreme, "ReduceMin")  # noqa: A001
 
 
 def _reduced(x: GraphArray, axis: Any, keepdims: Any) -> tuple[list[int], list[Dimension]]:

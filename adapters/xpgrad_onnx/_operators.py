@@ -65,22 +65,24 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
     return [*(operator_class(definition, exact) for definition in DEFINITIONS), Loop]
 
 
+_BOTH = (MICROSOFT, DOMAIN)
 _FLOATS = frozenset(map(np.dtype, ("float16", "float32", "float64")))
 
 
 def _define(
-    domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
+    domain: str | tuple[str, ...], name: str, inputs: str, outputs: str, attributes: str = ""
 ) -> Callable[[Compute], Compute]:
     """Register a function that calls kernels; other dtypes are left to onnx's own operators."""
 
     def put(compute: Compute) -> Compute:
-        @define(domain, name, inputs, outputs, attributes)
         def of_floats(call: NodeCall) -> Any:
             first = next(iter(call.inputs.values()))
             if domain == "" and isinstance(first, np.ndarray) and first.dtype not in _FLOATS:
                 return NotImplemented
             return compute(call)
 
+        for each in (domain,) if isinstance(domain, str) else domain:
+            define(each, name, inputs, outputs, attributes)(of_floats)
         return compute
 
     return put
@@ -113,11 +115,7 @@ _LSTM = "input_forget"
 
 @_define("", "LSTM", f"{_SEQUENCE_INPUTS} initial_c? P?", "Y Y_h Y_c", f"{_SEQUENCE} {_LSTM}")
 @_define(
-    MICROSOFT, "LSTMTraining", f"{_SEQUENCE_INPUTS} initial_c? P?", "H_all H_t C_t C_all iofc",
-    f"{_SEQUENCE} {_LSTM}",
-)  # fmt: skip
-@_define(
-    DOMAIN, "LSTMTraining", f"{_SEQUENCE_INPUTS} initial_c? P?", "H_all H_t C_t C_all iofc",
+    _BOTH, "LSTMTraining", f"{_SEQUENCE_INPUTS} initial_c? P?", "H_all H_t C_t C_all iofc",
     f"{_SEQUENCE} {_LSTM}",
 )  # fmt: skip
 def _lstm(call: NodeCall) -> tuple:
@@ -162,8 +160,7 @@ _GRU = "linear_before_reset"
 
 
 @_define("", "GRU", _SEQUENCE_INPUTS, "Y Y_h", f"{_SEQUENCE} {_GRU}")
-@_define(MICROSOFT, "GRUTraining", _SEQUENCE_INPUTS, "H_all H_t zrh", f"{_SEQUENCE} {_GRU}")
-@_define(DOMAIN, "GRUTraining", _SEQUENCE_INPUTS, "H_all H_t zrh", f"{_SEQUENCE} {_GRU}")
+@_define(_BOTH, "GRUTraining", _SEQUENCE_INPUTS, "H_all H_t zrh", f"{_SEQUENCE} {_GRU}")
 def _gru(call: NodeCall) -> tuple:
     return xpgrad.gru(**call.inputs, **_recurrent_options(call, _GRU))
 
@@ -172,8 +169,7 @@ _STATE_GRADIENTS = "dX dW dR dB dH0"
 _GRU_GRAD_INPUTS = f"{_SEQUENCE_INPUTS} H_all zrh grad_H_all? grad_H_t?"
 
 
-@_define(MICROSOFT, "GRUGrad", _GRU_GRAD_INPUTS, _STATE_GRADIENTS, f"{_SEQUENCE} {_GRU}")
-@_define(DOMAIN, "GRUGrad", _GRU_GRAD_INPUTS, _STATE_GRADIENTS, f"{_SEQUENCE} {_GRU}")
+@_define(_BOTH, "GRUGrad", _GRU_GRAD_INPUTS, _STATE_GRADIENTS, f"{_SEQUENCE} {_GRU}")
 def _gru_grad(call: NodeCall) -> tuple:
     return xpgrad.gru_grad(**call.inputs, **_recurrent_options(call, _GRU), wrt=_wrt(call))
 
@@ -187,12 +183,8 @@ def _rnn(call: NodeCall) -> tuple:
 
 
 @_define(
-    DOMAIN,
-    "RNNGrad",
-    f"{_SEQUENCE_INPUTS} H_all grad_H_all? grad_H_t?",
-    _STATE_GRADIENTS,
-    _SEQUENCE,
-)
+    DOMAIN, "RNNGrad", f"{_SEQUENCE_INPUTS} H_all grad_H_all? grad_H_t?", _STATE_GRADIENTS, _SEQUENCE
+)  # fmt: skip
 def _rnn_grad(call: NodeCall) -> tuple:
     return xpgrad.rnn_grad(**call.inputs, **_recurrent_options(call), wrt=_wrt(call))
 
@@ -242,8 +234,7 @@ def _conv_grad(call: NodeCall) -> tuple:
     return xpgrad.conv_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call))
 
 
-@_define(MICROSOFT, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
-@_define(DOMAIN, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
+@_define(_BOTH, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
 def _conv_transpose_grad(call: NodeCall) -> tuple:
     return xpgrad.conv_transpose_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx
 
-from xpgrad_onnx._graph import Graph
+from xpgrad_onnx._graph import Graph, operator_of
 from xpgrad_onnx._reverse import Path, nodes_on
 from xpgrad_onnx._rules.table import REASONS, RULES, check_fixed
 from xpgrad_onnx._scopes import all_nodes, reads
@@ -25,11 +25,6 @@ def missing(graph: Graph, way: Path) -> dict[str, list[onnx.NodeProto]]:
         if (node.domain, node.op_type) not in RULES:
             found.setdefault(operator_of(node), []).append(node)
     return found
-
-
-def operator_of(node: onnx.NodeProto) -> str:
-    """An operator's name, with its domain if that is not ONNX's."""
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def check_rules(graph: Graph, way: Path) -> None:

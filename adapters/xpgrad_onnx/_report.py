@@ -12,7 +12,7 @@ from onnx import helper
 
 from xpgrad_onnx._bodies import BODIES, has_body
 from xpgrad_onnx._gradient import gradient_model, outputs_of, prepared
-from xpgrad_onnx._graph import Graph
+from xpgrad_onnx._graph import Graph, operator_of
 from xpgrad_onnx._opsets import opset_of
 from xpgrad_onnx._parameters import parameters
 from xpgrad_onnx._reverse import nodes_on, path
@@ -63,7 +63,7 @@ class Report(NamedTuple):
 def inspect(model: onnx.ModelProto, inputs: Mapping[str, Any] | None = None) -> Report:
     """Describe a model's contents and its training graph."""
     graph = model.graph
-    counts = Counter(map(_name, all_nodes(graph.node)))
+    counts = Counter(map(operator_of, all_nodes(graph.node)))
     given = {tensor.name for tensor in graph.initializer}
     report = Report(
         opset_of(model),
@@ -83,8 +83,8 @@ def inspect(model: onnx.ModelProto, inputs: Mapping[str, Any] | None = None) -> 
     reasons: dict[str, list[str]] = {}
     for name, why in others.items():
         reasons.setdefault(why, []).append(name)
-    kept = Counter(map(_name, all_nodes(whole.nodes)))
-    on_way = Counter(map(_name, nodes_on(whole, path(whole, whole.nodes, ends, names))))
+    kept = Counter(map(operator_of, all_nodes(whole.nodes)))
+    on_way = Counter(map(operator_of, nodes_on(whole, path(whole, whole.nodes, ends, names))))
     report = report._replace(
         used=whole.opset,
         operators=[
@@ -103,10 +103,6 @@ def inspect(model: onnx.ModelProto, inputs: Mapping[str, Any] | None = None) -> 
     except (ValueError, TypeError) as error:
         return report._replace(trouble=str(error))
     return report._replace(training_nodes=len(training.graph.node))
-
-
-def _name(node: onnx.NodeProto) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def _gradient(name: str, opset: int, kept: int, on_way: int) -> str:

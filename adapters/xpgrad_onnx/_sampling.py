@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from xpgrad_onnx._bodies import body
 from xpgrad_onnx._graph import Graph, attributes_of
@@ -36,7 +35,7 @@ class _Axis(NamedTuple):
 
 def _size(X: Term, axis: int) -> tuple[Term, Term]:
     size = X.of("Shape").of("Gather", X.graph.constant(axis))
-    return size, size.of("Cast", to=helper.np_dtype_to_tensor_dtype(X.graph.dtype))
+    return size, size.of("Cast", to=X.graph.kind)
 
 
 def _products(rows: Term, axes: Sequence[_Axis]) -> list[Term]:
@@ -102,8 +101,7 @@ def _grid_sample(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     attributes = attributes_of(node)
     X, grid = (Term(graph, name) for name in node.input)
     rank = graph.rank(X.name, node) - 2
-    kind = helper.np_dtype_to_tensor_dtype(graph.dtype)
-    points = grid.of("Cast", to=kind).of("Reshape", graph.constant([0, -1, rank]))
+    points = grid.of("Cast", to=graph.kind).of("Reshape", graph.constant([0, -1, rank]))
     axes = [
         _grid_axis(points.of("Gather", graph.constant(rank - 1 - k), axis=2), *_size(X, 2 + k), attributes)
         for k in range(rank)
@@ -171,11 +169,9 @@ def _roi_align(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     largest = attributes.get("mode", "avg") == "max"
     samples = parts[0].of("Max" if largest else "Sum", *parts[1:])
     samples = samples.of("Reshape", graph.constant([0, 0, cells[0], count, cells[1], count]))
-    over = graph.constant([3, 5])
-    if largest and graph.opset < 18:
-        return [samples.of("ReduceMax", axes=[3, 5], keepdims=0)]
-    total = samples.of("ReduceMax" if largest else "ReduceSum", over, keepdims=0)
-    return [total if largest else total / count**2]
+    if largest:
+        return [samples.reduced("ReduceMax", [3, 5], keepdims=0)]
+    return [samples.sum(graph.constant([3, 5]), keepdims=0) / count**2]
 
 
 @body("MaxRoiPool")
@@ -189,10 +185,7 @@ def _max_roi_pool(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
         inside = _cells(X, rois, k, cells, attributes.get("spatial_scale", 1.0))
         inside = inside.of("Unsqueeze", graph.constant([1, 4] if k == 0 else [1, 2]))
         Y = Y.of("Unsqueeze", graph.constant([2 + k])).where(inside, nothing)
-        if graph.opset < 18:
-            Y = Y.of("ReduceMax", axes=[3 + k], keepdims=0)
-        else:
-            Y = Y.of("ReduceMax", graph.constant([3 + k]), keepdims=0)
+        Y = Y.reduced("ReduceMax", [3 + k], keepdims=0)
     return [Y.where(Y.of("Greater", nothing))]  # an empty cell is zero
 
 
@@ -208,7 +201,7 @@ def _cells(X: Term, rois: Term, axis: int, count: int, scale: float) -> Term:
     over, zero, one = graph.constant([2]), graph.constant(0), graph.constant(1)
     low, high = ((x + first).of("Max", 0.0).of("Min", length) for x in (low.of("Floor"), high.of("Ceil")))
     places = Term(graph, graph.op("Range", zero, size.name, one))
-    places = places.of("Cast", to=helper.np_dtype_to_tensor_dtype(graph.dtype))
+    places = places.of("Cast", to=graph.kind)
     before = places.of("Less", low.of("Unsqueeze", over))
     return before.of("Not").of("And", places.of("Less", high.of("Unsqueeze", over)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from xpgrad_onnx._graph import Graph
@@ -57,6 +58,12 @@ class Term:
     def where(self, condition: Term, otherwise: Term | float = 0.0) -> Term:
         """These elements where a condition holds, else the others'."""
         return condition.of("Where", self, otherwise)
+
+    def reduced(self, op_type: str, axes: Sequence[int], keepdims: int = 1) -> Term:
+        """A reduction over axes, which are an attribute before opset 18."""
+        if self.graph.opset < 18:
+            return self.of(op_type, axes=list(axes), keepdims=keepdims)
+        return self.of(op_type, self.graph.constant(axes), keepdims=keepdims)
 
     def sum(self, axes: str, keepdims: int = 1) -> Term:
         """The sum over axes."""

@@ -68,8 +68,10 @@ def training_model(
     TypeError
         If `model` is not a model, or an optimizer's number is no number.
 
-    See Also -------- initial_values : The values of the first step. with_parameters : The model with trained
-    values.
+    See Also
+    --------
+    initial_values : The values of the first step.
+    with_parameters : The model with trained values.
 
     Examples
     --------

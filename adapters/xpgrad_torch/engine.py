@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -22,6 +22,12 @@ _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is faster: torch's calls of BLAS take longer.
 _SMALL_PRODUCT = 1 << 16
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+
+
+def _transform(name: str) -> Callable[..., np.ndarray]:
+    """A method that transforms an axis by torch."""
+    by_torch = getattr(torch.fft, name)
+    return lambda engine, array, n, axis: by_torch(_tensor(array), n=n, dim=axis).numpy()
 
 
 class TorchEngine(NumpyEngine):
@@ -114,21 +120,7 @@ class TorchEngine(NumpyEngine):
         sums, left, right = (_one_batch(array, total.shape[:-2]) for array in (total, a, b))
         (torch.addmm if sums.ndim == 2 else torch.baddbmm)(sums, left, right, out=sums)
 
-    def rfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
-        """By torch."""
-        return torch.fft.rfft(_tensor(array), n=n, dim=axis).numpy()
-
-    def irfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
-        """By torch."""
-        return torch.fft.irfft(_tensor(array), n=n, dim=axis).numpy()
-
-    def fft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
-        """By torch."""
-        return torch.fft.fft(_tensor(array), n=n, dim=axis).numpy()
-
-    def ifft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
-        """By torch."""
-        return torch.fft.ifft(_tensor(array), n=n, dim=axis).numpy()
+    rfft, irfft, fft, ifft = map(_transform, ("rfft", "irfft", "fft", "ifft"))
 
     def describe(self) -> str:
         """See `Adapter`."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from math import pi, sqrt
 
 import numpy as np
-import onnx
 
 from xpgrad_onnx._rules.table import Backward, Grads, refuse, rule
 from xpgrad_onnx._terms import Term
@@ -85,8 +84,7 @@ def _mod(call: Backward) -> Grads:
 @rule("Pow")
 def _pow(call: Backward) -> Grads:
     dY, X, _ = call.terms()
-    kind = onnx.helper.np_dtype_to_tensor_dtype(call.graph.dtype)
-    power = call.term(call.node.input[1]).of("Cast", to=kind)
+    power = call.term(call.node.input[1]).of("Cast", to=call.graph.kind)
     return call.each(lambda k: dY * (X.of("Pow", power - 1.0) * power))
 
 
@@ -94,8 +92,7 @@ def _pow(call: Backward) -> Grads:
 def _extreme(call: Backward) -> Grads:
     """Equal operands share the cotangent."""
     dY, _, Y = call.terms()
-    kind = onnx.helper.np_dtype_to_tensor_dtype(call.graph.dtype)
-    hits = [Y.of("Equal", name).of("Cast", to=kind) for name in call.node.input]
+    hits = [Y.of("Equal", name).of("Cast", to=call.graph.kind) for name in call.node.input]
     count = hits[0].of("Sum", *hits[1:])
     return call.each(lambda k: dY * hits[k] / count)
 
@@ -126,9 +123,9 @@ def _dropout(call: Backward) -> Grads:
     training = graph.value(call.input(2)) if call.input(2) else np.asarray(False)
     if training is not None and not training:
         return [call.dY]
-    kind = onnx.helper.np_dtype_to_tensor_dtype(graph.dtype)
     mask = call.term(graph.output(node, 1, "mask"))
-    ratio = call.term(node.input[1]).of("Cast", to=kind) if call.input(1) else call.term(graph.number(0.5))
+    given = call.input(1)
+    ratio = call.term(given).of("Cast", to=graph.kind) if given else call.term(graph.number(0.5))
     kept = call.term(call.dY).where(mask) / (1.0 - ratio)
     if training is None:
         kept = kept.where(call.term(node.input[2]), call.term(call.dY))

@@ -237,7 +237,6 @@ def _scatter(call: Backward) -> Grads:
         return [dY.name, None, gathered(dY).name]
     if reduction == "mul":  # no factor may be zero
         return [(dY * Y / X).name, None, (gathered(dY * Y) / U).name]
-    kind = onnx.helper.np_dtype_to_tensor_dtype(call.graph.dtype)
-    old, new = (a.of("Equal", b).of("Cast", to=kind) for a, b in ((X, Y), (U, gathered(Y))))
+    old, new = (a.of("Equal", b).of("Cast", to=call.graph.kind) for a, b in ((X, Y), (U, gathered(Y))))
     share = dY / old.of(node.op_type, indices, new, reduction="add", **where)  # equal extremes share
     return [(share * old).name, None, (gathered(share) * new).name]

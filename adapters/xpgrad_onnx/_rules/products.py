@@ -7,7 +7,6 @@ from string import ascii_letters
 from typing import Any
 
 import numpy as np
-import onnx
 
 from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._rules.table import Backward, Grads, refuse, rule
@@ -115,11 +114,10 @@ def _einsum(call: Backward) -> Grads:
             grads.append(None)
             continue
         X = node.input[k]
-        one = onnx.numpy_helper.from_array(np.ones(1, dtype=graph.dtype))
         operands = [dY, *(name for j, name in enumerate(node.input) if j != k)]
         letters = [output, *(term for j, term in enumerate(terms) if j != k)]
         term = terms[k]
-        operands.append(graph.op("ConstantOfShape", graph.op("Shape", X), value=one))
+        operands.append(graph.filled(graph.op("Shape", X), 1))
         letters.append(term)
         for place, letter in enumerate(term):
             if letter.isalpha() and letter in term[:place]:  # a diagonal: zero elsewhere

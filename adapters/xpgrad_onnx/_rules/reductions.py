@@ -49,8 +49,7 @@ def _reduce(call: Backward) -> Grads:
         return [(dY * _SLOPES[node.op_type](X, Y)).name]
     if node.op_type == "ReduceProd":
         return [(dY * _other_factors(X, axes)).name]
-    kind = onnx.helper.np_dtype_to_tensor_dtype(graph.dtype)
-    hits = X.of("Equal", Y).of("Cast", to=kind)  # equal extremes share the cotangent
+    hits = X.of("Equal", Y).of("Cast", to=graph.kind)  # equal extremes share the cotangent
     return [(dY * hits / hits.sum(axes)).name]
 
 
@@ -65,15 +64,13 @@ def spread_mean(call: Backward, dY: Term) -> str:
     """The cotangent of a mean, for each of its elements."""
     X, Y = call.term(call.node.input[0]), call.term(call.node.output[0])
     count = X.of("Size").of("Div", Y.of("Size"))
-    kind = onnx.helper.np_dtype_to_tensor_dtype(call.graph.dtype)
-    return (dY / count.of("Cast", to=kind)).of("Expand", X.of("Shape")).name
+    return (dY / count.of("Cast", to=call.graph.kind)).of("Expand", X.of("Shape")).name
 
 
 def _other_factors(X: Term, axes: str) -> Term:
     """For each element the product of the others, also if some are zero."""
-    kind = onnx.helper.np_dtype_to_tensor_dtype(X.graph.dtype)
     is_zero = X.of("Equal", 0.0)
-    zeros = is_zero.of("Cast", to=kind)
+    zeros = is_zero.of("Cast", to=X.graph.kind)
     safe = X.number(1.0).where(is_zero, X)
     product = _product(safe, axes)
     others = zeros.sum(axes) - zeros

@@ -41,7 +41,7 @@ def _average_pool(call: Backward) -> Grads:
     with_padding = attributes.pop("count_include_pad", 0)
     if attributes.pop("ceil_mode", 0):
         return [_average_pool_of_whole_windows(call, X, dY, weights, with_padding)]
-    ones = _ones(graph, X)
+    ones = graph.filled(graph.op("Shape", X), 1)
     counts = graph.op("Conv", ones, weights, **attributes)
     share = graph.op("Div", dY, graph.number(float(np.prod(kernel))) if with_padding else counts)
     domain = DOMAIN if _is_same(attributes) else MICROSOFT
@@ -64,7 +64,7 @@ def _average_pool_of_whole_windows(call: Backward, X: str, dY: str, weights: str
     sizes = call.term(_spatial(graph, X)).of("Add", graph.constant(pads[:rank]))
     zeros, begins = graph.constant([0, 0]), graph.constant(pads[:rank])
     behind = whole.of("Sub", sizes).of("Max", graph.constant(0))
-    ones = _ones(graph, X)
+    ones = graph.filled(graph.op("Shape", X), 1)
     if with_padding:  # it counts as data, but places after it do not
         ends = behind.of("Min", graph.constant(pads[rank:]))
         around = graph.op("Concat", zeros, begins, zeros, ends.name, axis=0)
@@ -80,11 +80,6 @@ def _average_pool_of_whole_windows(call: Backward, X: str, dY: str, weights: str
     share = graph.op("Div", dY, graph.op("Conv", ones, weights, **steps))
     dX = graph.op("ConvGrad", share, ones, weights, domain=MICROSOFT, **steps)
     return graph.like(cropped(graph, dX, around), call.node.input[0])
-
-
-def _ones(graph: Graph, like: str) -> str:
-    value = onnx.numpy_helper.from_array(np.ones(1, dtype=graph.dtype))
-    return graph.op("ConstantOfShape", graph.op("Shape", like), value=value)
 
 
 def _spatial(graph: Graph, name: str) -> str:
@@ -180,14 +175,12 @@ def _axis_weights(call: Backward, place: int, axis: int, count: int, attributes:
     graph = call.graph
     index, one = graph.constant([place]), graph.constant([1])
     size = graph.op("Gather", graph.op("Shape", call.node.input[0]), graph.constant([axis]))
-    square = graph.op("ConstantOfShape", graph.op("Concat", size, size, axis=0), value=_zero(graph))
-    eye = graph.op("EyeLike", square)
+    eye = graph.op("EyeLike", graph.zeros(graph.op("Concat", size, size, axis=0)))
     _, roi, scales, sizes = [*call.node.input, "", "", ""][:4]
     operands = ["", "", ""]
     if roi and attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         kind = call.graph.types.get(roi, onnx.TensorProto.FLOAT)
-        ends = (graph.op("Gather", roi, graph.constant([k])) for k in (place, count + place))
-        first, last = ends
+        first, last = (graph.op("Gather", roi, graph.constant([k])) for k in (place, count + place))
         low, high = (graph.op("Cast", graph.constant([k]), to=kind) for k in (0, 1))
         operands[0] = graph.op("Concat", first, low, last, high, axis=0)
     if sizes:
@@ -197,7 +190,3 @@ def _axis_weights(call: Backward, place: int, axis: int, count: int, attributes:
         scale = graph.op("Gather", scales, index)
         operands[1] = graph.op("Concat", scale, graph.op("Cast", one, to=onnx.TensorProto.FLOAT), axis=0)
     return call.term(graph.op("Resize", eye, *operands, **attributes))
-
-
-def _zero(graph: Graph) -> onnx.TensorProto:
-    return onnx.numpy_helper.from_array(np.zeros(1, dtype=graph.dtype))
