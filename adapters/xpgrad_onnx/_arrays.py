@@ -236,7 +236,7 @@ class GraphArray:
         return self.scope.emit("Transpose", [self], self.dtype, shape, perm=axes)[0]
 
     def reshaped(self, shape: Sequence[Dimension]) -> GraphArray:
-        """The array in another shape, of which one size may be -1."""
+        """The array in another shape; one size may be -1."""
         sizes = list(shape)
         if -1 in sizes:
             rest: Any = 1

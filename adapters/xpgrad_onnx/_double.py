@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from xpgrad_onnx._scopes import all_nodes, set_nodes, subgraphs
+from xpgrad_onnx._scopes import all_graphs, all_nodes, set_nodes
 
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
 _NARROW = (FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
@@ -14,7 +14,7 @@ _NARROW = (FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with float64 instead of float32 and float16."""
-    for graph in (model.graph, *(g for n in all_nodes(model.graph.node) for g in subgraphs(n))):
+    for graph in all_graphs(model.graph):
         for tensor in graph.initializer:
             _widen(tensor)
         for value in (*graph.input, *graph.output):
@@ -36,7 +36,7 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _narrow_scales(model: onnx.ModelProto) -> None:
     """Scales of Resize have to stay float32."""
-    for graph in (model.graph, *(g for n in all_nodes(model.graph.node) for g in subgraphs(n))):
+    for graph in all_graphs(model.graph):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             if node.op_type in ("Resize", "Upsample"):

@@ -15,17 +15,14 @@ from onnx import helper, numpy_helper
 from xpgrad_onnx._call import by_onnx
 from xpgrad_onnx._graph import facts_of
 from xpgrad_onnx._opsets import opset_of
-from xpgrad_onnx._scopes import make_unique, reads, rename_inputs, set_nodes, subgraphs
+from xpgrad_onnx._scopes import RANDOM, make_unique, reads, rename_inputs, set_nodes, subgraphs
 
 _MOVING = frozenset((
     "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Cast", "Transpose",
     "Split", "Expand", "Tile",
 ))  # fmt: skip
 """Operators that only move elements of their inputs: a result may be known in part."""
-_NEVER = frozenset((
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
-    "Multinomial", "Dropout", "Loop", "Scan", "If", "SequenceMap", "Optional",
-))  # fmt: skip
+_NEVER = RANDOM | {"Loop", "Scan", "If", "SequenceMap", "Optional"}
 _NUMBERS = 4096  # the most elements of a folded tensor; shapes and conditions are smaller
 _ROUNDS = 20  # rounds, since folding reveals further shapes; nested conditions need a few
 
@@ -96,7 +93,7 @@ def _fix(graph: onnx.GraphProto, name: str, value: Any) -> None:
 
 
 def _correct_outputs(model: onnx.ModelProto) -> None:
-    """Correct the ranks of outputs, which some files state wrongly, to those of the nodes."""
+    """Correct outputs' ranks, which some files state wrongly, to the nodes' ranks."""
     tensors = [value.type.tensor_type for value in model.graph.output]
     said = [onnx.TensorShapeProto.FromString(tensor.shape.SerializeToString()) for tensor in tensors]
     known = [tensor.HasField("shape") for tensor in tensors]

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from xpgrad_onnx._call import MICROSOFT
 from xpgrad_onnx._equal_sizes import Shape, with_equal_sizes
 from xpgrad_onnx._opsets import opset_of
-from xpgrad_onnx._scopes import all_nodes, fresh, nested_names, set_nodes, subgraphs
+from xpgrad_onnx._scopes import all_graphs, all_nodes, fresh, nested_names, set_nodes
 
 
 def facts_of(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, Shape]]:
@@ -20,7 +20,7 @@ def facts_of(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, Shape]]:
     types: dict[str, int] = {}
     shapes: dict[str, Shape] = {}
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    for graph in (inferred, *(g for node in all_nodes(inferred.node) for g in subgraphs(node))):
+    for graph in all_graphs(inferred):
         for value in (*graph.input, *graph.value_info, *graph.output):
             _learn(value, types, shapes)
         for tensor in graph.initializer:

@@ -25,6 +25,11 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(graph.node)
 
 
+def all_graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """The graph, and the subgraphs of its nodes at every depth."""
+    return [graph, *(inner for node in all_nodes(graph.node) for inner in subgraphs(node))]
+
+
 def captured(node: onnx.NodeProto) -> list[str]:
     """Outer tensors that a node's subgraphs read, each once, in order."""
     return list(dict.fromkeys(name for graph in subgraphs(node) for name in _from_outside(graph)))
@@ -69,8 +74,7 @@ def names_of(graph: onnx.GraphProto) -> set[str]:
 
 def nested_names(graph: onnx.GraphProto) -> set[str]:
     """The names of tensors and nodes of a graph and its subgraphs."""
-    inner = [g for node in all_nodes(graph.node) for g in subgraphs(node)]
-    return names_of(graph).union(*map(names_of, inner))
+    return set().union(*map(names_of, all_graphs(graph)))
 
 
 def make_unique(model: onnx.ModelProto) -> None:
@@ -125,7 +129,7 @@ def name_results(nodes: Sequence[onnx.NodeProto], results: Iterable[tuple[str, s
     return copies
 
 
-_RANDOM = frozenset((
+RANDOM = frozenset((
     "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 ))  # fmt: skip
@@ -139,7 +143,7 @@ def without_repeats(nodes: Iterable[onnx.NodeProto], kept: Set[str]) -> list[onn
     for node in nodes:
         rename_inputs([node], names)
         left.append(node)
-        if node.op_type in _RANDOM or any(subgraphs(node)):
+        if node.op_type in RANDOM or any(subgraphs(node)):
             continue
         work = onnx.NodeProto()
         work.CopyFrom(node)

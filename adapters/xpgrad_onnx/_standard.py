@@ -70,7 +70,7 @@ def _drop_domains(model: onnx.ModelProto) -> None:
 
 
 class _Translation:
-    """Puts the nodes of a graph or a subgraph into a scope, one after the other."""
+    """Puts the nodes of a graph or a subgraph into a scope, in order."""
 
     def __init__(self, graph: Graph, scope: Scope) -> None:
         self._graph, self._scope = graph, scope

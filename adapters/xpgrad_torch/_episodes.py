@@ -28,7 +28,7 @@ _made: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def replacements() -> dict[type[nn.Module], type[nn.Module]]:
-    """Return the types that replace those of the imported packages."""
+    """Return the types that replace types of the imported packages."""
     found = {}
     for module, names, make in ((_TORCHRL, _INNER, _of_torchrl), (_SB3, _POLICIES, _of_sb3)):
         for name in names:
@@ -178,7 +178,7 @@ def _of_sb3(theirs: Any, name: str) -> type[nn.Module]:
             return theirs._process_sequence(features, lstm_states, episode_starts, _of_pytorch(lstm))
         begins = episode_starts != 0
         if not torch.equal(begins.to(episode_starts.dtype), episode_starts):
-            raise ValueError(f"{name}: episode_starts has other numbers than 0 and 1, expected these alone")
+            raise ValueError(f"{name}: episode_starts has other numbers than 0 and 1, expected only these")
         X = features.reshape(rows, -1, lstm.input_size).swapaxes(0, 1)
         output, states = lstm(X, lstm_states, reset=begins.reshape(rows, -1).swapaxes(0, 1))
         return output.transpose(0, 1).flatten(0, 1), states

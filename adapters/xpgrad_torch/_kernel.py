@@ -14,7 +14,7 @@ from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._lengths import LENGTHS
-from xpgrad_torch._programs import PlannedFunction, head_of
+from xpgrad_torch._programs import PlannedFunction, find, head_of
 from xpgrad_torch._stacked import Stacked, flattened
 
 __all__ = ["TorchKernel", "check_dense", "check_flag", "is_single", "type_of"]
@@ -133,8 +133,10 @@ class TorchKernel(KernelDescription):
     def _run_planned(self, which: int, arrays: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
         """Run the kernel (0) or its gradient (1), from a program if the call has one."""
         layout, given = flattened(arrays)
-        head = head_of((self, which, layout, *options), tuple(options.values()))
-        return self.planned[which].run(head, given, layout, options)
+        head, function = head_of((self, which, layout, *options), (*options.values(),)), self.planned[which]
+        others, lengths = function.apart(given, layout, options)
+        ready = find(head, others, lengths)
+        return function.run_anew(head, given, layout, options, lengths) if ready is None else ready.run()
 
     def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the kernel's arguments without operands, for these attributes."""

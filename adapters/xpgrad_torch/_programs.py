@@ -149,22 +149,6 @@ class PlannedFunction:
         number = self._names.index(LENGTHS)
         return sum(size for size, _ in layout[:number]) if layout[number][0] else None
 
-    def run(
-        self,
-        head: Head,
-        arrays: Sequence[Tensor],
-        layout: Layout,
-        options: Mapping[str, Any],
-    ) -> list[Any]:
-        """Return the function's results; a known call runs its program.
-
-        `head` is the head of the call's key. `arrays` are the parameters of all operands, as `layout` says;
-        gradients of operands with several parameters come in pieces. `options` are the other arguments.
-        """
-        others, lengths = self.apart(arrays, layout, options)
-        ready = find(head, others, lengths)
-        return self.run_anew(head, arrays, layout, options, lengths) if ready is None else ready.run()
-
     def run_anew(
         self,
         head: Head,
@@ -174,7 +158,12 @@ class PlannedFunction:
         lengths: LengthsMemory | None,
         template: Any = None,
     ) -> list[Any]:
-        """Return the function's results after all checks; a call with a program becomes known."""
+        """Return the function's results after all checks; a call with a program becomes known.
+
+        `head` is the head of the call's key. `arrays` are the parameters of all operands, as `layout` says;
+        gradients of operands with several parameters come in pieces. `options` are the other arguments, and
+        `template` is the caller's data for such calls.
+        """
         operands, plans_out = grouped(layout, arrays), list[PlannedCall]()
         pairs = list(zip(self._names, operands, strict=True))
         stacked = {name: x.parameters for name, x in pairs if type(x) is Stacked}

@@ -113,7 +113,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Leaky ReLU: x for x > 0, else negative_slope · x, elementwise."""
-    if isinstance(input, Tensor) and _is_negative(negative_slope):  # the output has not the input's sign
+    if isinstance(input, Tensor) and _is_negative(negative_slope):  # the output lacks the input's sign
         check_flag("leaky_relu", "inplace", inplace)
         X = input.clone() if inplace else input  # the gradient takes the old values
         Y = prelu(X, X.new_full((), negative_slope))

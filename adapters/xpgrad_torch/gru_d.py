@@ -52,7 +52,7 @@ def gru_d(
     sequence_lens : Tensor or sequence of int, optional
         Length of each sequence, (N,), from 0 to T; integers.
     initial_h : Tensor, optional
-        Initial hidden state, (D, N, H); zero where left out.
+        Initial hidden state, (D, N, H); default zeros.
     direction, layout, reset
         The attributes of `xpgrad.gru_d`.
     save : {"all", "states"}

@@ -27,30 +27,28 @@ __all__ = [
 
 _CROSS_ENTROPY = registered(TorchKernel("softmax_cross_entropy"))
 _BINARY_CROSS_ENTROPY = registered(TorchKernel("binary_cross_entropy_with_logits"))
-_WORDS = {
-    "cross_entropy": CallerNames({"X": "input", "labels": "target", "weights": "weight"}, "cross_entropy"),
-    "binary_cross_entropy_with_logits": CallerNames({"X": "input", "targets": "target"}),
-}
+_CROSS_ENTROPY_NAMES = CallerNames({"X": "input", "labels": "target", "weights": "weight"}, "cross_entropy")
+_BINARY_NAMES = CallerNames({"X": "input", "targets": "target"})
 
 
 def _run(
-    name: str,
     kernel: TorchKernel,
+    words: CallerNames,
     X: Tensor,
     target: Tensor,
     weights: dict[str, Tensor | None],
     attributes: dict[str, Any],
 ) -> Tensor:
     """Return the loss of logits X; weights have the kernel's names."""
+    name = words.caller or kernel.name
     for argument, value in (("input", X), ("target", target)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected torch.Tensor")
     for key, weight in weights.items():
         if weight is not None and not isinstance(weight, Tensor):
-            argument = _WORDS[name].arguments.get(key, key)
+            argument = words.arguments.get(key, key)
             raise TypeError(f"{name}: {argument} is {type(weight).__name__}, expected torch.Tensor or None")
     others = {kernel.operands[1]: target, **weights}
-    words = _WORDS[name]
     if autocasts(X):  # PyTorch's losses then compute in float32
         X, others = raised(X), {key: raised(value) for key, value in others.items()}
     if not torch.compiler.is_compiling() and are_transforms_active():
@@ -146,7 +144,7 @@ def cross_entropy(
         return nn.functional.cross_entropy(input, target, weight, **attributes)
     if not isinstance(target, Tensor) or target.is_floating_point():
         del attributes["ignore_index"]
-    return _run("cross_entropy", _CROSS_ENTROPY, input, target, {"weights": weight}, attributes)
+    return _run(_CROSS_ENTROPY, _CROSS_ENTROPY_NAMES, input, target, {"weights": weight}, attributes)
 
 
 def binary_cross_entropy_with_logits(
@@ -198,8 +196,7 @@ def binary_cross_entropy_with_logits(
     tensor([-0.2500,  0.2500])
     """
     weights = {"weight": weight, "pos_weight": pos_weight}
-    name = "binary_cross_entropy_with_logits"
-    return _run(name, _BINARY_CROSS_ENTROPY, input, target, weights, {"reduction": reduction})
+    return _run(_BINARY_CROSS_ENTROPY, _BINARY_NAMES, input, target, weights, {"reduction": reduction})
 
 
 class CrossEntropyLoss(Unscripted, nn.CrossEntropyLoss):

@@ -131,7 +131,7 @@ def _selection(call: Backward) -> Grads:
 
 
 def _back_to_places(call: Backward, node: onnx.NodeProto, data: Sequence[int]) -> Grads:
-    """`data` are the inputs whose elements are picked; their elements are numbered in turn."""
+    """`data` are the inputs whose elements are picked; these get consecutive numbers."""
     graph = call.graph
     zero, one = (graph.constant(number) for number in (0, 1))
     picked = onnx.NodeProto()
