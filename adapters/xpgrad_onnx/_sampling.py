@@ -206,9 +206,9 @@ def _cells(X: Term, rois: Term, axis: int, count: int, scale: float) -> Term:
     return before.of("Not").of("And", places.of("Less", high.of("Unsqueeze", over)))
 
 
-def _optional(graph: Graph, node: onnx.NodeProto, first: int, count: int) -> list[Term | None]:
-    """`count` optional operands from number `first` on; None for absent operands."""
-    names = [*node.input[first : first + count], *[""] * count][:count]
+def _optional(graph: Graph, node: onnx.NodeProto, first: int) -> list[Term | None]:
+    """Two optional operands from number `first` on; None for absent operands."""
+    names = [*node.input[first : first + 2], "", ""][:2]
     return [Term(graph, name) if name else None for name in names]
 
 
@@ -227,7 +227,7 @@ def _deformed_convolution(graph: Graph, node: onnx.NodeProto) -> Sequence[Term |
     """Sample all places of the kernel, then convolve these samples with a kernel of their size."""
     attributes = attributes_of(node)
     X, W, offset = (Term(graph, name) for name in node.input[:3])
-    B, mask = _optional(graph, node, 3, 2)
+    B, mask = _optional(graph, node, 3)
     shapes = [graph.shapes.get(term.name) for term in (W, offset)]
     sizes = [n for shape in shapes for n in (shape or ())[-2:] if isinstance(n, int)]
     if graph.rank(X.name, node) != 4 or len(sizes) != 4:
@@ -266,7 +266,7 @@ def _deformed_convolution(graph: Graph, node: onnx.NodeProto) -> Sequence[Term |
 def _short_time_fourier(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     """The frames of the signal, times the window."""
     signal, step = (Term(graph, name) for name in node.input[:2])
-    window, length = _optional(graph, node, 2, 2)
+    window, length = _optional(graph, node, 2)
     if length is None:
         if window is None:
             raise refuse(node, "neither a window nor frame_length", "one of them")

@@ -1,6 +1,6 @@
 """Activations, softmax and losses: kernels with a gradient of only their first operand."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._kernel import check_dense, check_flag
 from xpgrad_torch._private import base_of, is_of_older_vmap
 
-__all__ = ["run"]
+__all__ = ["run", "run_over"]
 
 _NONE: Mapping[str, Tensor | None] = {}
 
@@ -124,6 +124,12 @@ def _run(
         check_dense(kernel.name, "input", X)
         kernel.explain((X, *others.values()) if others else (X, *(None for _ in kernel.operands[1:])))
         raise
+
+
+def run_over(compute: Callable[[Tensor], Tensor], X: Tensor, inplace: bool) -> Tensor:
+    """Return `compute(X)`, written over X if `inplace`; its gradient then takes a copy of the old values."""
+    Y = compute(X.clone() if inplace else X)
+    return X.copy_(Y) if inplace else Y
 
 
 def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:

@@ -20,7 +20,7 @@ from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_flag
 from xpgrad_torch._library import registered
-from xpgrad_torch._quick import run
+from xpgrad_torch._quick import run, run_over
 
 __all__ = [
     "CELU", "ELU", "GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "LogSoftmax",
@@ -115,9 +115,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     """Leaky ReLU: x for x > 0, else negative_slope · x, elementwise."""
     if isinstance(input, Tensor) and _is_negative(negative_slope):  # the output lacks the input's sign
         check_flag("leaky_relu", "inplace", inplace)
-        X = input.clone() if inplace else input  # the gradient takes the old values
-        Y = prelu(X, X.new_full((), negative_slope))
-        return input.copy_(Y) if inplace else Y
+        return run_over(lambda X: prelu(X, X.new_full((), negative_slope)), input, inplace)
     return run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace, words=_SLOPE)
 
 
@@ -269,12 +267,14 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     if value == 0:
         return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace, words=_THRESHOLD)
     check_flag("threshold", "inplace", inplace)
-    X = input.clone() if inplace else input  # the gradient takes the old values
-    Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold}, words=_THRESHOLD)
-    # the kernel compares half precision in float32; PyTorch's le would round the threshold first
-    wide = X if X.dtype in (torch.float32, torch.float64) else X.float()
-    Y = torch.where(wide.le(threshold), value, Y)
-    return input.copy_(Y) if inplace else Y
+
+    def compute(X: Tensor) -> Tensor:
+        Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold}, words=_THRESHOLD)
+        # the kernel compares half precision in float32; PyTorch's le would round the threshold first
+        wide = X if X.dtype in (torch.float32, torch.float64) else X.float()
+        return torch.where(wide.le(threshold), value, Y)
+
+    return run_over(compute, input, inplace)
 
 
 def thresholded_relu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:

@@ -168,10 +168,10 @@ def added(call: Backward, size: str, places: str, dY: str) -> str:
     return graph.op("ScatterElements", zeros, *flat, axis=0, reduction="add")
 
 
-def scattered(call: Backward, places: str, dY: str) -> str:
+def scattered(call: Backward, places: str) -> str:
     """Add the cotangent's elements at their places in the first input."""
     graph, X = call.graph, call.node.input[0]
-    return graph.like(added(call, graph.op("Size", X), places, dY), X)
+    return graph.like(added(call, graph.op("Size", X), places, call.dY), X)
 
 
 @rule("Unique")
@@ -180,7 +180,7 @@ def _unique(call: Backward) -> Grads:
     graph, axis = call.graph, call.attributes.get("axis")
     places = graph.output(call.node, 1, "indices")
     if axis is None:
-        return [scattered(call, places, call.dY)]
+        return [scattered(call, places)]
     gather = onnx.helper.make_node("Gather", [call.node.input[0], places], [""], axis=axis)
     return _back_to_places(call, gather, [0])
 

@@ -101,7 +101,7 @@ def _max_pool(call: Backward) -> Grads:
         places = graph.ops("MaxPool", node.input[0], wanted=[True, True], **attributes)[1]
     else:
         places = graph.output(node, 1, "indices")
-    return [scattered(call, str(places), call.dY)]
+    return [scattered(call, str(places))]
 
 
 @rule("MaxUnpool")
