@@ -1,6 +1,7 @@
 """Docstrings with common sections of several functions or classes."""
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -122,6 +123,63 @@ torch.Size([7, 2, 5])
 """
 
 
+_LAYERS = """{}
+
+Constructor, parameters, their names and random initialisation, inputs and outputs are those of
+`torch.nn.{name}`: state_dicts load both ways. New are the keyword-only arguments, and `lengths` and `reset`
+in the call.
+
+Parameters
+----------
+{theirs}
+    As in `torch.nn.{name}`.
+{}
+
+Raises
+------
+TypeError, ValueError
+    From the constructor as in `torch.nn.{name}`, and if an attribute breaks ONNX's rules. From a call
+    ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
+
+Notes
+-----
+{}
+
+Examples
+--------
+>>> import torch
+>>> import xpgrad_torch
+>>> rnn = xpgrad_torch.{name}(10, 20, 2, batch_first=True, {option})
+>>> output, {states} = rnn(torch.randn(3, 5, 10), lengths=[5, 2, 4])
+>>> output.shape, h_n.shape
+(torch.Size([3, 5, 20]), torch.Size([2, 3, 20]))
+"""
+
+
+def described_layers(option: str) -> Callable[[Described], Described]:
+    """Return a decorator that completes the docstring of a class of layers: equations, own parameters, notes.
+
+    `option` is an argument of the example.
+    """
+
+    def describe(named: Any) -> Any:
+        if named.__doc__ is not None:  # as in Python without docstrings
+            parts = re.split(r"\n\n(?:Parameters|Notes)\n-+\n", inspect.cleandoc(named.__doc__))
+            named.__doc__ = _LAYERS.format(
+                *parts, name=named.__name__, option=option, theirs=", ".join(_positional(named)),
+                states="(h_n, c_n)" if len(named._STATES) > 1 else "h_n",
+            )  # fmt: skip
+        return named
+
+    return describe
+
+
+def _positional(named: Any) -> list[str]:
+    """Return the names of a constructor's arguments that are not keyword-only."""
+    parameters = inspect.signature(named).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+
+
 _CELL = """
 
 `{layer}` has the equations. Constructor, parameters, their names and random initialisation,
@@ -165,7 +223,7 @@ def described_cell(cell: Described) -> Described:
         named.__doc__ += _CELL.format(
             name=named.__name__,
             layer=named.__name__.removesuffix("Cell"),
-            theirs=", ".join(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY),
+            theirs=", ".join(_positional(named)),
             ours=", ".join(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
             results="h, c" if len(named._STATES) > 1 else "h",
         )

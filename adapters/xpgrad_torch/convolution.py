@@ -60,30 +60,20 @@ def _convolve(
 
     `sizes` are the arguments with a number for each dimension. The name ends with the number of dimensions.
     """
+    head = None
     try:
-        return _run(name, kernel, operands, sizes, groups, method)
+        kernel.check(operands)
+        batched = operands[0].dim() == int(name[-2]) + 2
+        if batched and not is_followed() and not torch.is_autocast_enabled("cpu"):
+            head = head_of(name, (*sizes.values(), groups, method))
+            given = operands if operands[2] is not None else operands[:2]
+            ready = find(head, given)
+            if ready is not None:
+                return call_again(ready, given)[0]
+        return _checked(name, kernel, operands, _attributes(name, kernel, sizes, groups, method), head)
     except (TypeError, ValueError) as error:
         _WORDS[name].put_into(error, kernel.name)
         raise
-
-
-def _run(
-    name: str,
-    kernel: TorchKernel,
-    operands: Sequence[Any],
-    sizes: Mapping[str, Any],
-    groups: int,
-    method: str,
-) -> Tensor:
-    kernel.check(operands)
-    head = None
-    if not is_followed() and not torch.is_autocast_enabled("cpu") and operands[0].dim() == int(name[-2]) + 2:
-        head = head_of(name, (*sizes.values(), groups, method))
-        given = operands if operands[2] is not None else operands[:2]
-        ready = find(head, given)
-        if ready is not None:
-            return call_again(ready, given)[0]
-    return _checked(name, kernel, operands, _attributes(name, kernel, sizes, groups, method), head)
 
 
 def _attributes(

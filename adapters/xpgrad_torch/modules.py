@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.words import Nonlinearity, Peephole, Saved
-from xpgrad_torch._docs import described_cell
+from xpgrad_torch._docs import described_cell, described_layers
 from xpgrad_torch._kernel import check_flag
 from xpgrad_torch._layers import Layers
 from xpgrad_torch._recurrent import CellModule, Recurrent
@@ -98,6 +98,7 @@ class _RNNOptions(Recurrent):
         return attributes
 
 
+@described_layers("peephole=True")
 class LSTM(_LSTMOptions, Layers[tuple[Tensor, Tensor]]):
     """Long short-term memory: `torch.nn.LSTM`, with more options and faster packed sequences.
 
@@ -110,14 +111,8 @@ class LSTM(_LSTMOptions, Layers[tuple[Tensor, Tensor]]):
         o = σ(W_io x + b_io + W_ho h' + b_ho [+ p_o ⊙ c])
         h = o ⊙ tanh(c)
 
-    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.LSTM`: state_dicts load both ways. New are the keyword-only arguments from
-    `peephole` on, and `lengths` in the call.
-
     Parameters
     ----------
-    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
-        As in `torch.nn.LSTM`.
     peephole : bool
         Add peepholes: parameters ``weight_peephole_l{k}{_reverse}``, (3H,), for the gates i o f.
     peephole_gradient : {"full", "truncated"}
@@ -144,27 +139,12 @@ class LSTM(_LSTMOptions, Layers[tuple[Tensor, Tensor]]):
         Return a third result: the cell states of the last layer at all steps, laid out as the output, with
         hidden_size columns for each direction.
 
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.LSTM`, and if an attribute breaks ONNX's rules. From a call
-        ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
-
     Notes
     -----
     Source: Hochreiter and Schmidhuber, Long Short-Term Memory (1997); Gers and Schmidhuber, Recurrent Nets
     that Time and Count (2000) for the peepholes; Krueger et al., Zoneout (2017); Gal and Ghahramani, A
     Theoretically Grounded Application of Dropout in Recurrent Neural Networks (2016), for recurrent dropout;
     the operator LSTM of the ONNX specification.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> rnn = xpgrad_torch.LSTM(10, 20, 2, batch_first=True, peephole=True)
-    >>> output, (h_n, c_n) = rnn(torch.randn(3, 5, 10), lengths=[5, 2, 4])
-    >>> output.shape, h_n.shape
-    (torch.Size([3, 5, 20]), torch.Size([2, 3, 20]))
     """
 
     _KERNEL = "lstm"
@@ -224,6 +204,7 @@ class _OneState(Layers[Tensor]):
         super()._begin(mode, {name: value for name, value in given.items() if name != "proj_size"})
 
 
+@described_layers("reset_after=False")
 class GRU(_GRUOptions, _OneState):
     """Gated recurrent unit: `torch.nn.GRU`, with both reset conventions and more options.
 
@@ -235,14 +216,8 @@ class GRU(_GRUOptions, _OneState):
         n = tanh(W_in x + b_in + W_hn (r ⊙ h') + b_hn)        reset_after=False
         h = (1 - z) ⊙ n + z ⊙ h'
 
-    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.GRU`: state_dicts load both ways. New are the keyword-only arguments from
-    `reset_after` on, and `lengths` in the call.
-
     Parameters
     ----------
-    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
-        As in `torch.nn.GRU`.
     reset_after : bool
         True: the reset gate multiplies the candidate's recurrent product, as in PyTorch. False: it
         multiplies the state before that product, as in ONNX's default and in the paper.
@@ -256,25 +231,10 @@ class GRU(_GRUOptions, _OneState):
     proj_size : None
         A GRU has no projection: any number is an error, as in `torch.nn.GRU`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.GRU`, and if an attribute breaks ONNX's rules. From a call
-        ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
-
     Notes
     -----
     Source: Cho et al., Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
     Translation (2014); the operator GRU of the ONNX specification.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> rnn = xpgrad_torch.GRU(10, 20, 2, batch_first=True, reset_after=False)
-    >>> output, h_n = rnn(torch.randn(3, 5, 10), lengths=[5, 2, 4])
-    >>> output.shape, h_n.shape
-    (torch.Size([3, 5, 20]), torch.Size([2, 3, 20]))
     """
 
     _KERNEL = "gru"
@@ -309,6 +269,7 @@ class GRU(_GRUOptions, _OneState):
         self._begin("GRU", locals())
 
 
+@described_layers('nonlinearity="relu"')
 class RNN(_RNNOptions, _OneState):
     """Plain recurrent network: `torch.nn.RNN`, with more options.
 
@@ -316,16 +277,8 @@ class RNN(_RNNOptions, _OneState):
 
         h = f(W_ih x + b_ih + W_hh h' + b_hh)
 
-    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.RNN`: state_dicts load both ways. New are the keyword-only arguments from `clip` on,
-    and `lengths` in the call.
-
     Parameters
     ----------
-    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
-        As in `torch.nn.RNN`.
-    device, dtype
-        As in `torch.nn.RNN`.
     activations, activation_alpha, activation_beta : sequence, optional
         As in `LSTM`, one name per direction, instead of `nonlinearity`; default Tanh.
     clip, save
@@ -333,24 +286,9 @@ class RNN(_RNNOptions, _OneState):
     proj_size : None
         An RNN has no projection: any number is an error, as in `torch.nn.RNN`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.RNN`, and if an attribute breaks ONNX's rules. From a call
-        ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
-
     Notes
     -----
     Source: Elman, Finding Structure in Time (1990); the operator RNN of the ONNX specification.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> rnn = xpgrad_torch.RNN(10, 20, 2, nonlinearity="relu", batch_first=True)
-    >>> output, h_n = rnn(torch.randn(3, 5, 10), lengths=[5, 2, 4])
-    >>> output.shape, h_n.shape
-    (torch.Size([3, 5, 20]), torch.Size([2, 3, 20]))
     """
 
     _KERNEL = "rnn"
