@@ -36,7 +36,7 @@ def table(runs):
         lines.append("    },")
     return "\n".join(
         [
-            '"""How many times as fast as PyTorch\'s modules ours were; written by asv_bench/gains.py."""',
+            '"""Speedups of our modules over PyTorch\'s; written by asv_bench/gains.py."""',
             "",
             "GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md",
             *lines,

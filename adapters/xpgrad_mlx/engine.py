@@ -14,8 +14,8 @@ from xpgrad.engine import NumpyEngine
 class MlxEngine(NumpyEngine):
     """Kernels run on the CPU. Pending computations of an array run first; results are new arrays.
 
-    MLX's functions that make arrays take no device, and its arrays have none, so the standard engine would
-    fail. Its transformations cannot see into kernels, as into other functions on NumPy arrays.
+    The standard engine would fail: MLX's arrays have no device. MLX's transformations cannot trace kernels,
+    like other functions on NumPy arrays.
     """
 
     name = "mlx"

@@ -1,4 +1,4 @@
-"""How many times as fast as PyTorch's modules ours were; written by asv_bench/gains.py."""
+"""Speedups of our modules over PyTorch's; written by asv_bench/gains.py."""
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {

@@ -1,7 +1,7 @@
 """xpgrad's operators as differentiable functions of PyTorch tensors.
 
-The recurrent ones have ONNX's shapes and gate orders. Activations and losses that `torch.nn.functional` has
-too bear its names and take its arguments.
+Recurrent functions have ONNX's shapes and gate orders. Activations and losses that are also in
+`torch.nn.functional` have its names and arguments.
 """
 
 # ruff: noqa: D103 - recurrent functions get their docstrings from their declaration
@@ -38,7 +38,7 @@ __all__.sort()
 
 
 def __dir__() -> list[str]:
-    """Return the functions, for completion: what the module needs of the package is none of them."""
+    """Return the functions, for completion, without the module's imports."""
     return list(__all__)
 
 
