@@ -261,21 +261,13 @@ class GraphArray:
             at = items.index(Ellipsis)
             known = sum(item is not None and item is not Ellipsis for item in items)
             items[at : at + 1] = [slice(None)] * (self.ndim - known)
-        taken = [item for item in items if item is not None]
-        taken += [slice(None)] * (self.ndim - len(taken))
-        array = self._sliced(taken)
+        items += [slice(None)] * (self.ndim - sum(item is not None for item in items))
+        array = self._sliced([item for item in items if item is not None])
         if all(isinstance(item, slice) for item in items):
             return array
-        shape: list[Dimension] = []
         sizes = iter(array.shape)
-        for item in (*items, *[slice(None)] * (self.ndim - sum(i is not None for i in items))):
-            if item is None:
-                shape.append(1)
-            elif isinstance(item, slice):
-                shape.append(next(sizes))
-            else:
-                next(sizes)
-        return array.reshaped(shape)
+        each = [(item, 1 if item is None else next(sizes)) for item in items]
+        return array.reshaped([size for item, size in each if item is None or isinstance(item, slice)])
 
     def _sliced(self, items: Sequence[Any]) -> GraphArray:
         """The elements within these slices; a number is a slice of one."""

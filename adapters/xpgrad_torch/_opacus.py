@@ -46,35 +46,31 @@ def hold(module: nn.Module, options: Mapping[str, Any]) -> None:
         setattr(module, holder(name), held)
 
 
-def _owner(hook: Any) -> Any:
-    """Return the object of Opacus to which a hook belongs; None for any other hook."""
-    base = sys.modules.get("opacus.grad_sample.gsm_base")
-    function = hook.func if isinstance(hook, functools.partial) else hook
-    owner = getattr(function, "__self__", None)
-    return owner if base is not None and isinstance(owner, base.AbstractGradSampleHooks) else None
-
-
 class Sampled:
     """A module whose parameters are all operands of kernels; a base before `nn.Module`."""
 
     def register_forward_hook(self, hook: Any, **options: Any) -> Any:
         """Register a hook; instead of Opacus' hook, our kernels compute samples' gradients."""
-        owner = _owner(hook)
-        if owner is None or not self._is_served(owner):
+        owner = self._served_owner(hook)
+        if owner is None:
             return super().register_forward_hook(hook, **options)  # type: ignore[misc]
         return _OpacusWatch(self, owner)
 
     def register_full_backward_hook(self, hook: Any, *args: Any, **options: Any) -> Any:
         """Register a hook, but not Opacus'."""
-        owner = _owner(hook)
-        if owner is None or not self._is_served(owner):
+        if self._served_owner(hook) is None:
             return super().register_full_backward_hook(hook, *args, **options)  # type: ignore[misc]
         return RemovableHandle(OrderedDict())
 
-    def _is_served(self, owner: Any) -> bool:
-        """Tell whether kernels take all parameters: a subclass may have added parameters."""
+    def _served_owner(self, hook: Any) -> Any:
+        """Return Opacus' object of a hook if kernels take all parameters: a subclass may have added some."""
+        base = sys.modules.get("opacus.grad_sample.gsm_base")
+        function = hook.func if isinstance(hook, functools.partial) else hook
+        owner: Any = getattr(function, "__self__", None)
+        if base is None or not isinstance(owner, base.AbstractGradSampleHooks) or owner.force_functorch:
+            return None
         own = {id(p) for p in self._kernel_parameters()}
-        return not owner.force_functorch and all(id(p) in own for p in self.parameters())  # type: ignore[attr-defined]
+        return owner if all(id(p) in own for p in self.parameters()) else None  # type: ignore[attr-defined]
 
     @abstractmethod
     def _kernel_parameters(self) -> list[nn.Parameter]:
@@ -118,7 +114,7 @@ class Samples:
     """
 
     def __init__(self, name: str, owner: Any, parameters: Sequence[nn.Parameter]) -> None:
-        self._name, self._owner = name, owner
+        self._name, self.owner = name, owner
         self._trained = {id(p): p for p in parameters}
         self._seen: set[int] = set()
         self.order: Tensor | None = None
@@ -138,7 +134,7 @@ class Samples:
         self._seen |= {id(p) for p in trained}
         for parameter in trained:
             parameter._forward_counter += 1
-        return KernelSamples(self._owner, found, self)
+        return KernelSamples(found, self)
 
     def check(self) -> None:
         """Raise RuntimeError if a trained parameter is no kernel's operand."""
@@ -158,10 +154,8 @@ class KernelSamples:
     one parameter and -1.
     """
 
-    def __init__(
-        self, owner: Any, operands: Mapping[str, tuple[Sequence[Any], int]], samples: Samples
-    ) -> None:
-        self._owner, self._operands, self._samples = owner, operands, samples
+    def __init__(self, operands: Mapping[str, tuple[Sequence[Any], int]], samples: Samples) -> None:
+        self._operands, self._samples, self._owner = operands, samples, samples.owner
 
     @property
     def is_wanted(self) -> bool:
