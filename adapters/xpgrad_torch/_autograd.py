@@ -45,8 +45,8 @@ __all__ = ["TorchKernel", "apply", "apply_packed", "call_again", "is_followed", 
 class _XpgradKernel(torch.autograd.Function):
     """A kernel with its gradient as the backward.
 
-    Its arguments are a `TorchKernel`, the operands, the attributes, the gradient's own attributes (`asked`),
-    and whether the gradient runs the kernel `again` instead of saving its outputs.
+    Its arguments are a `TorchKernel`, the operands, the attributes, attributes of only the gradient
+    (`grad_only`), and whether the gradient runs the kernel `again` instead of saving its outputs.
     """
 
     @staticmethod
@@ -56,13 +56,13 @@ class _XpgradKernel(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kernel, *operands, attributes, asked, again = inputs
+        kernel, *operands, attributes, grad_only, again = inputs
         by_name = dict(zip(kernel.operands, operands, strict=True))
         saved = [] if again else kernel.saved_of(output)
         ctx.save_for_backward(*(by_name[name] for name in kernel.taken), *saved)
         ctx.mark_non_differentiable(*output[len(kernel.cotangents) :])
         ctx.set_materialize_grads(False)
-        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, attributes, asked, again
+        ctx.kernel, ctx.attributes, ctx.grad_only, ctx.again = kernel, attributes, grad_only, again
         samples = collecting.get()
         ctx.samples = None if samples is None else samples.of_kernel(by_name)
 
@@ -86,30 +86,30 @@ class _XpgradKernel(torch.autograd.Function):
         if ctx.again and kernel.saved:
             operands = kernel.operands_of(arrays)
             outputs = (
-                _XpgradKernel.apply(kernel, *operands, ctx.attributes, ctx.asked, True)
+                _XpgradKernel.apply(kernel, *operands, ctx.attributes, ctx.grad_only, True)
                 if followed
                 else kernel.forward(*operands, **ctx.attributes)
             )
             arrays += kernel.saved_of(outputs)
         arrays += cotangents[: len(kernel.cotangents)]
         if ctx.samples is not None and ctx.samples.is_wanted:
-            found = ctx.samples.gradients(kernel, arrays, wrt, ctx.attributes | ctx.asked)
+            found = ctx.samples.gradients(kernel, arrays, wrt, ctx.attributes | ctx.grad_only)
             return [found.get(name) for name in kernel.operands]
         if any(c is not None and is_of_older_vmap(c) for c in cotangents):
-            grads = map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.asked)
+            grads = map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.grad_only)
         elif followed:
-            grads = _XpgradGradient.apply(kernel, *arrays, wrt, ctx.attributes, ctx.asked, False)
+            grads = _XpgradGradient.apply(kernel, *arrays, wrt, ctx.attributes, ctx.grad_only, False)
         else:
-            grads = kernel.gradient(arrays, wrt, ctx.attributes | ctx.asked)
+            grads = kernel.gradient(arrays, wrt, ctx.attributes | ctx.grad_only)
         by_name = dict(zip(wrt, grads, strict=True))
         return [by_name.get(name) for name in kernel.operands]
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        kernel, *operands, attributes, asked, again = args
+        kernel, *operands, attributes, grad_only, again = args
 
         def run(joined: Any, changed: Any) -> Any:
-            return _XpgradKernel.apply(kernel, *joined, changed, asked, again)
+            return _XpgradKernel.apply(kernel, *joined, changed, grad_only, again)
 
         return vmap_forward(kernel, run, in_dims[1:-3], operands, attributes)
 
@@ -123,7 +123,7 @@ class CallTemplate:
         The kernel.
     layout : Layout
         The layout of its operands; some may be `Stacked`.
-    attributes, asked, again
+    attributes, grad_only, again
         See `apply`.
     count : int
         The number of outputs that the caller reads, the first outputs with a cotangent.
@@ -136,17 +136,17 @@ class CallTemplate:
         kernel: TorchKernel,
         layout: Layout,
         attributes: Mapping[str, Any],
-        asked: Mapping[str, Any],
+        grad_only: Mapping[str, Any],
         again: bool,
         count: int,
         head: Head = None,
     ) -> None:
         self.kernel, self.layout, self.again = kernel, layout, again
-        self.attributes, self.asked = attributes, asked
+        self.attributes, self.grad_only = attributes, grad_only
         self.count, self.head = count, head
         if head is None:
-            who = kernel, layout, again, count, *attributes, *asked
-            self.head = head_of(who, (*attributes.values(), *asked.values()))
+            who = kernel, layout, again, count, *attributes, *grad_only
+            self.head = head_of(who, (*attributes.values(), *grad_only.values()))
         self.options = kernel.forward_options(attributes)
         self._are_written_to = False
 
@@ -256,7 +256,7 @@ class CallTemplate:
             # only operands that the gradient takes have gradients in pieces
             if not set(wrt) <= set(self.kernel.graded) or not stacked <= set(self.kernel.taken):
                 return None
-            options = {**self.attributes, **self.asked, "wrt": wrt}
+            options = {**self.attributes, **self.grad_only, "wrt": wrt}
             kept = [PLAIN] * len(self.kernel.saved)
             layout = *self._layout_of_taken, *kept, *[PLAIN if c else ABSENT for c in given]
             results = self.kernel.planned[1].run_anew(head, arrays, layout, options, lengths)
@@ -377,7 +377,7 @@ def _followed(
     template, kernel = ctx.template, ctx.template.kernel
     by_name = dict(zip(kernel.operands, joined(operands), strict=True))
     arrays = [by_name[name] for name in kernel.taken]
-    ctx.kernel, ctx.attributes, ctx.asked = kernel, dict(template.attributes), template.asked
+    ctx.kernel, ctx.attributes, ctx.grad_only = kernel, dict(template.attributes), template.grad_only
     ctx.again = template.again
     if ctx.attributes.pop("rows_of", ()):  # only programs read rows
         ctx.again = True
@@ -406,7 +406,7 @@ def _followed_rows(
         wanted = [x.requires_grad_() for x, need in zip(own, needed, strict=True) if need and x is not None]
         given = grouped(template.layout, own)
         given[0] = packing.padded(given[0])
-        H_all, *others = apply(template.kernel, given, attributes, again=True, **template.asked)
+        H_all, *others = apply(template.kernel, given, attributes, again=True, **template.grad_only)
         outputs = [packing.rows(H_all.transpose(1, 2).flatten(2)), *others]
         pairs = [pair for pair in zip(outputs, cotangents, strict=True) if pair[1] is not None]
         found = torch.autograd.grad(
@@ -426,14 +426,14 @@ class _XpgradGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> Any:
-        kernel, *arrays, wrt, attributes, asked, per_sample = args
-        return kernel.gradient(arrays, wrt, attributes | asked, per_sample)
+        kernel, *arrays, wrt, attributes, grad_only, per_sample = args
+        return kernel.gradient(arrays, wrt, attributes | grad_only, per_sample)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kernel, *arrays, wrt, attributes, asked, per_sample = inputs
+        kernel, *arrays, wrt, attributes, grad_only, per_sample = inputs
         ctx.save_for_backward(*arrays)
-        ctx.kernel, ctx.wrt, ctx.attributes, ctx.per_sample = kernel, wrt, attributes | asked, per_sample
+        ctx.kernel, ctx.wrt, ctx.attributes, ctx.per_sample = kernel, wrt, attributes | grad_only, per_sample
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
@@ -444,14 +444,14 @@ class _XpgradGradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        kernel, *arrays, wrt, attributes, asked, per_sample = args
-        run, dims = _runner(kernel, wrt, asked), in_dims[1:-4]
+        kernel, *arrays, wrt, attributes, grad_only, per_sample = args
+        run, dims = _runner(kernel, wrt, grad_only), in_dims[1:-4]
         return vmap_gradient(kernel, run, dims, arrays, attributes, wrt, per_sample)
 
 
-def _runner(kernel: TorchKernel, wrt: Sequence[str], asked: dict[str, Any]) -> Any:
+def _runner(kernel: TorchKernel, wrt: Sequence[str], grad_only: dict[str, Any]) -> Any:
     """Return a function that runs a gradient for its rule of vmap."""
-    return lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each)
+    return lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, grad_only, each)
 
 
 def map_older_batch(
@@ -459,7 +459,7 @@ def map_older_batch(
     arrays: Sequence[Tensor | None],
     wrt: Sequence[str],
     attributes: dict[str, Any],
-    asked: dict[str, Any],
+    grad_only: dict[str, Any],
 ) -> tuple[Tensor, ...]:
     """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose vmap has no rules."""
     level = older_vmap_level()
@@ -468,19 +468,21 @@ def map_older_batch(
         remove_older_batch(x, level) if x is not None and batched else x
         for x, batched in zip(arrays, mapped, strict=True)
     ]
-    axes, run = [0 if batched else None for batched in mapped], _runner(kernel, wrt, asked)
+    axes, run = [0 if batched else None for batched in mapped], _runner(kernel, wrt, grad_only)
     grads, dims = vmap_gradient(kernel, run, axes, bare, attributes, wrt, False)
     return tuple(add_older_batch(g, dim, level) for g, dim in zip(grads, dims, strict=True))
 
 
-def check_call(kernel: TorchKernel, operands: Sequence[Any], asked: Mapping[str, Any]) -> None:
+def check_call(kernel: TorchKernel, operands: Sequence[Any], grad_only: Mapping[str, Any]) -> None:
     """Raise for operands that are no tensors, and for wrong attributes of the gradient.
 
     The kernel's forward does not know these attributes, and in the backward an error comes late.
     """
     kernel.check(operands)
-    if asked.get("peephole", "full") not in ("full", "truncated"):
-        raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
+    if grad_only.get("peephole", "full") not in ("full", "truncated"):
+        raise ValueError(
+            f"{kernel.name}: peephole is {grad_only['peephole']!r}, expected 'full' or 'truncated'"
+        )
 
 
 def apply(
@@ -491,7 +493,7 @@ def apply(
     again: bool = False,
     wanted_outputs: int | None = None,
     head: Head = None,
-    **asked: Any,
+    **grad_only: Any,
 ) -> tuple[Tensor, ...]:
     """Return the kernel's outputs that have a cotangent.
 
@@ -505,20 +507,20 @@ def apply(
         The number of first outputs that the caller reads; by default all with a cotangent.
     head : tuple, optional
         The head of the key under which the caller looks up calls of a planned kernel.
-    **asked
+    **grad_only
         The gradient's own attributes.
     """
     followed = is_followed()
     if followed and Stacked in map(type, operands):
         operands = joined(operands)
-    check_call(kernel, operands, asked)
+    check_call(kernel, operands, grad_only)
     operands = _with_own_lengths(kernel, operands)
     outputs: Sequence[Tensor]
     if has_expanded(operands):
         return run_expanded(
             kernel.name, kernel, dict(zip(kernel.operands, operands, strict=True)), attributes,
             len(kernel.cotangents),
-            lambda given: apply(kernel, list(given.values()), attributes, again=again, **asked),
+            lambda given: apply(kernel, list(given.values()), attributes, again=again, **grad_only),
         )[:wanted_outputs]  # fmt: skip
     try:
         if not followed and kernel.has_programs(operands):
@@ -526,13 +528,13 @@ def apply(
             rows = () if again or collecting.get() is not None else kernel.rows_of(operands, wanted_outputs)
             own = {**attributes, "rows_of": rows} if rows else attributes
             count = len(kernel.cotangents) if wanted_outputs is None else wanted_outputs
-            return tuple(CallTemplate(kernel, layout, own, asked, again, count, head).call(flat))
+            return tuple(CallTemplate(kernel, layout, own, grad_only, again, count, head).call(flat))
         elif is_recorded():
-            outputs = _apart(kernel, _as_operator(kernel, operands, {**attributes, **asked}, again))
+            outputs = _apart(kernel, _as_operator(kernel, operands, {**attributes, **grad_only}, again))
         elif is_forward_mode():
-            outputs = _as_many_operators(kernel, operands, attributes, asked)
+            outputs = _as_many_operators(kernel, operands, attributes, grad_only)
         else:
-            outputs = _apart(kernel, _XpgradKernel.apply(kernel, *operands, attributes, asked, again))
+            outputs = _apart(kernel, _XpgradKernel.apply(kernel, *operands, attributes, grad_only, again))
     except Exception:
         kernel.explain(operands)
         raise
@@ -545,13 +547,13 @@ def apply_packed(
     attributes: Mapping[str, Any],
     packing: PackedRows,
     wanted_outputs: int,
-    **asked: Any,
+    **grad_only: Any,
 ) -> Sequence[Tensor]:
     """Return the first outputs for the rows of a packing in X's place; H_all holds rows too. See `apply`."""
-    check_call(kernel, operands, asked)
+    check_call(kernel, operands, grad_only)
     layout, flat = flattened(operands)
     own = {**attributes, "rows_of": kernel.rows_of(operands, wanted_outputs), "packed": True}
-    return CallTemplate(kernel, layout, own, asked, False, wanted_outputs).call(flat, packing)
+    return CallTemplate(kernel, layout, own, grad_only, False, wanted_outputs).call(flat, packing)
 
 
 def _with_own_lengths(kernel: TorchKernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -606,10 +608,10 @@ def _as_many_operators(
     kernel: TorchKernel,
     operands: Sequence[Tensor | None],
     attributes: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    grad_only: Mapping[str, Any],
 ) -> Sequence[Tensor]:
     """Run the kernel as many operators of PyTorch, which have all rules."""
-    for name, value in asked.items():
+    for name, value in grad_only.items():
         default = kernel.gradient_attributes[name].default
         if value != default:
             raise ValueError(

@@ -38,18 +38,18 @@ def apply_sequence(
     *,
     wanted_outputs: int | None = None,
     head: Head = None,
-    **asked: Any,
+    **grad_only: Any,
 ) -> tuple[Tensor, ...]:
     """Return the outputs of a sequence kernel; `save` tells what autograd keeps. See `apply`."""
     check_save(kernel.name, save)
     if isinstance(save, str):
-        options: dict[str, Any] = {"wanted_outputs": wanted_outputs, "head": head, **asked}
+        options: dict[str, Any] = {"wanted_outputs": wanted_outputs, "head": head, **grad_only}
         return apply(kernel, operands, attributes, again=save == "states", **options)
     operands = joined(operands)
     kernel.check(operands)
     named = dict(zip(kernel.operands, operands, strict=True))
     parts = [
-        _run_segments(kernel, one, own, save, asked)
+        _run_segments(kernel, one, own, save, grad_only)
         for one, own in _directions(kernel, named, attributes, save)
     ]
     if len(parts) == 1:
@@ -90,7 +90,7 @@ def _run_segments(
     operands: dict[str, Tensor | None],
     attributes: dict[str, Any],
     steps: int,
-    asked: Mapping[str, Any],
+    grad_only: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:
     """Run one direction in segments of `steps`: autograd keeps only the states between them."""
     X, lengths = operands["X"], operands["sequence_lens"]
@@ -112,7 +112,7 @@ def _run_segments(
         }
         if lengths is not None:
             segment["sequence_lens"] = _lengths_within(lengths, start, count)
-        outputs = apply(kernel, list(segment.values()), attributes, again=True, **asked)
+        outputs = apply(kernel, list(segment.values()), attributes, again=True, **grad_only)
         by_name = dict(zip(kernel.outputs, outputs, strict=False))
         pieces[start] = by_name
         ends: dict[str, Tensor | None] = {

@@ -37,12 +37,11 @@ def run_recurrent(
     for mask in kernel.masks:
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
-    operands, asked = _taken_out(kernel, given)
+    operands, grad_only = _taken_out(kernel, given)
+    options: dict[str, Any] = {"wanted_outputs": wanted_outputs, "head": head, **grad_only}
     if "save" in given:
-        return apply_sequence(
-            kernel, operands, given, given.pop("save"), wanted_outputs=wanted_outputs, head=head, **asked
-        )
-    return apply(kernel, operands, given, wanted_outputs=wanted_outputs, head=head, **asked)
+        return apply_sequence(kernel, operands, given, given.pop("save"), **options)
+    return apply(kernel, operands, given, **options)
 
 
 def run_packed(
@@ -50,9 +49,9 @@ def run_packed(
 ) -> Sequence[Tensor]:
     """Return the results for rows of a packed sequence in X's place; H_all has rows too."""
     kernel = KERNELS[name]
-    operands, asked = _taken_out(kernel, given)
+    operands, grad_only = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
-    return apply_packed(kernel, operands, attributes, packing, wanted_outputs, **asked)
+    return apply_packed(kernel, operands, attributes, packing, wanted_outputs, **grad_only)
 
 
 def _taken_out(kernel: TorchKernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
