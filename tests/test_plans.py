@@ -18,7 +18,8 @@ from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import PoolTeam
 from xpgrad.engine.programs import program as programs
 from xpgrad.engine.programs.program import Lanes
-from xpgrad.engine.programs.recorder import Recorded, Recorder
+from xpgrad.engine.programs.recorded import Recorded
+from xpgrad.engine.programs.recorder import Recorder
 
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
 

@@ -15,8 +15,8 @@ from xpgrad.engine.images import in_place
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs import arena, program, recorded_images
-from xpgrad.engine.programs.recorded import CannotRecordError
-from xpgrad.engine.programs.recorder import row_major
+from xpgrad.engine.programs.instructions import CannotRecordError
+from xpgrad.engine.programs.recorded import row_major
 from xpgrad.engine.programs.shares import regions_of
 
 pytestmark = pytest.mark.skipif(not jit_enabled(), reason="programs need llvmlite")
@@ -39,9 +39,9 @@ def run(write: Any, *given: Any) -> np.ndarray:
     """The result of what `write` asks a recorder for."""
     engine = of_type(given[0])
     arrays = [np.asarray(x) for x in given]
-    layouts = [(x.shape, row_major(x.shape)) for x in arrays]
-    recorder, inputs = Recorder.of_unnamed(engine, layouts, arrays[0].dtype)
-    written = recorder.program([write(recorder, *inputs)])
+    layouts = {str(k): (x.shape, row_major(x.shape)) for k, x in enumerate(arrays)}
+    recorder = Recorder(engine, layouts, arrays[0].dtype)
+    written = recorder.program([write(recorder, *map(recorder.input, layouts))])
     look = engine.look(given)
 
     def fresh(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -146,7 +146,8 @@ def test_threads_share_the_images_of_a_batch(kernels, batch, name, three_threads
 def test_shares_have_memory_of_their_own(three_threads, rng):
     """What a share needs for one item, it uses again for the next one; another share has it elsewhere."""
     X = three_threads(rng.normal(size=(7, 8)))
-    recorder, (x,) = Recorder.of_unnamed(of_type(X), [((7, 8), (8, 1))], np.dtype("float64"))
+    recorder = Recorder(of_type(X), {"x": ((7, 8), (8, 1))}, np.dtype("float64"))
+    x = recorder.input("x")
     whole, before = recorder.fresh((7, 8)), x + x
     own: dict[Any, list[Any]] = {}
 

@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite", reason="llvmlite is not installed")
 from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.folder import versions
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.programs.entry_points import compiled_task
+from xpgrad.engine.programs.foreign import HostTeam
 from xpgrad.engine.programs.native_foreign import DATA, FUNCTION, LEFT, OVER, THERE, USERS
 from xpgrad.engine.programs.waiting import WaitingThreads
 
@@ -38,6 +38,11 @@ def run(waiting, task, data):
     return ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(load("test_lend", text).run.address)
 
 
+def task():
+    """The address of the compiled task."""
+    return HostTeam().addresses[2]
+
+
 def _crew(function, parts):
     """Work for a thread, which no other one does; the caller is one more user, so nothing is freed."""
     crew = np.zeros(8, dtype=np.int64)
@@ -57,7 +62,7 @@ def test_a_waiting_thread_runs_all_parts_again_and_again(lend):
     for count in (3, 2):
         seen.clear()
         crew = _crew(part_of_work, count)
-        assert lend(threads.address, compiled_task(), address_of(crew)) == 0
+        assert lend(threads.address, task(), address_of(crew)) == 0
         end = time.monotonic() + 60
         while crew[THERE] and time.monotonic() < end:
             time.sleep(0.001)
@@ -69,13 +74,13 @@ def test_a_waiting_thread_runs_all_parts_again_and_again(lend):
 
 
 def test_no_threads_lend_nothing(lend):
-    assert lend(WaitingThreads(0).address, compiled_task(), 1) == 1
+    assert lend(WaitingThreads(0).address, task(), 1) == 1
 
 
 def test_a_forked_child_has_no_threads(lend):
     threads = WaitingThreads(1)
-    compiled_task()
+    task()
     child = os.fork()
     if child == 0:
-        os._exit(lend(threads.address, compiled_task(), 1))
+        os._exit(lend(threads.address, task(), 1))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

@@ -18,7 +18,7 @@ import xpgrad
 from xpgrad._operators.for_adapters import write_parts
 from xpgrad.engine import Formula, RowFormula
 from xpgrad.engine.programs.foreign import ForeignMachine
-from xpgrad.engine.programs.recorder import CannotRecordError
+from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad_jax import _ffi, _partitioning
 from xpgrad_jax._partitioning import Axes, Labels, Shape
 from xpgrad_jax._scan import ScanEngine, inlined

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import xpgrad
 from xpgrad._operators.for_adapters import write_program
-from xpgrad.engine.programs.recorder import CannotRecordError
+from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad_jax import _ffi, _partitioning
 from xpgrad_jax._batching import map_forward, map_gradient
 from xpgrad_jax._inline import foreign_machine, inlining

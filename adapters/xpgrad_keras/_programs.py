@@ -23,7 +23,7 @@ from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram, host_functions, why_no_host
-from xpgrad.engine.programs.recorder import CannotRecordError
+from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad_keras._private import apply_operation, framework_library
 
 __all__ = ["OperationCall", "call_of", "findings", "run", "why_not"]

@@ -17,7 +17,7 @@ from xpgrad._calls.plans import Asked
 from xpgrad._operators.arguments import check_known
 from xpgrad._recurrent.timeline import MaskedTimeline, RecordedTimeline, Timeline, UncountedTimeline
 from xpgrad.engine import Recorder, TimeLoops
-from xpgrad.engine.programs.recorder import CannotRecordError
+from xpgrad.engine.programs.instructions import CannotRecordError
 
 _SAME: Mapping[str, str] = MappingProxyType({})
 _MOST_SAMPLES = 1024  # whose norms a program computes: it has products for each

@@ -19,11 +19,13 @@ import numpy as np
 from xpgrad import engine as engines
 from xpgrad._calls.shared_steps import SharedSteps, shared_steps
 from xpgrad.engine import Adapter
+from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
-from xpgrad.engine.programs.instructions import most
-from xpgrad.engine.programs.program import Form, Program, ProgramForSteps, address_of
-from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
+from xpgrad.engine.programs.instructions import CannotRecordError, most
+from xpgrad.engine.programs.program import Form, Program, ProgramForSteps
+from xpgrad.engine.programs.recorded import row_major
+from xpgrad.engine.programs.recorder import Joined, Recorder
 
 
 class CallCache:
@@ -379,8 +381,9 @@ def write_parts(
     CannotRecordError
         If it needs something that has no instruction.
     """
-    layouts = [(shape, row_major(shape)) for shape, _ in forms]
-    recorder, arrays = Recorder.of_unnamed(machine, layouts, forms[0][1])
+    layouts = {str(number): (shape, row_major(shape)) for number, (shape, _) in enumerate(forms)}
+    recorder = Recorder(machine, layouts, forms[0][1])
+    arrays = [recorder.input(name) for name in layouts]
     for array, (_, dtype) in zip(arrays, forms, strict=True):
         array.is_integer = np.dtype(dtype).kind == "i"
     results = write(recorder, *arrays)

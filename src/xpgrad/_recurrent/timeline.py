@@ -33,7 +33,8 @@ from array_api_compat import device
 from xpgrad.engine.compiled.records import positions
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.programs.instructions import Quantity, most
-from xpgrad.engine.programs.recorder import Recorded, Recorder
+from xpgrad.engine.programs.recorded import Recorded
+from xpgrad.engine.programs.recorder import Recorder
 from xpgrad.engine.programs.schedule import RowSlice, ScheduledChunk, ScheduledSteps
 
 _SPAN = positions(Span)

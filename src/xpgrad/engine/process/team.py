@@ -11,7 +11,6 @@ import ctypes
 import functools
 import os
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -60,42 +59,37 @@ _busy = _Busy()
 _MISSING = object()
 
 
-class Team(ABC):
-    """Threads for independent parts.
-
-    Attributes
-    ----------
-    addresses : tuple of int or None
-        For compiled code that starts the threads itself, see `OpenMPTeam`; None if it cannot.
-    """
+class Team:
+    """Threads for independent parts."""
 
     addresses: tuple[int, int, int] | None = None
+    """For compiled code that starts the threads itself, see `OpenMPTeam`; None if it cannot."""
     grain = 1
-    """How many times as much work a product or a copy must have to be worth these threads: sleeping ones take
-    longer to come than an OpenMP team, which looks for work."""
+    """A factor for the least work that a product or a copy must have to use these threads: sleeping threads
+    start later than an OpenMP team, whose threads look for work."""
 
-    @abstractmethod
     def size(self) -> int:
         """The number of threads."""
+        raise NotImplementedError
 
     def is_quick(self) -> bool:
-        """Whether compiled code can start them time and again, as for each stage of a time loop."""
+        """Whether compiled code can start them very often, as for each stage of a time loop."""
         return self.addresses is not None
 
     def free(self) -> int:
-        """The number of threads for work that begins here: within `map` the others are busy."""
+        """The number of threads for new work: within `map` the other threads are busy."""
         return 1 if _busy.mapping else self.size()
 
-    @abstractmethod
     def run(self, function: int, data: int, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part; `data` is an address."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _together(self, work: Callable[[], None], threads: int) -> None:
         """Call `work`, which must not raise, in `threads` threads."""
+        raise NotImplementedError
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """The function of each item, in threads, with the caller's context variables."""
+        """Apply the function to each item, in threads, with the caller's context variables."""
         threads = min(self.free(), len(items))
         if threads < 2:
             return [function(item) for item in items]
@@ -141,11 +135,11 @@ class OneThread(Team):
 
 
 class _Others:
-    """Work of a pool's threads beside the caller; the caller does not return before they finish.
+    """Work of a pool's threads that help the caller; the caller does not return before they finish.
 
-    A thread that has not begun when the caller finishes has nothing to do: waking it can take as long as the
-    work. An interrupt (Ctrl-C) reaches only the caller, at any point: the other threads still write to its
-    arrays.
+    A thread that has not begun when the caller finishes does nothing: waking a thread can take as long as the
+    work. An interrupt (Ctrl-C) reaches only the caller, at any point, while the other threads still write to
+    the caller's arrays.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -193,7 +187,7 @@ class PoolTeam(Team):
         try:
             for _ in range(threads - 1):
                 pool.submit(others.work)
-            work()  # the caller is one of the threads: it is awake and has a core
+            work()  # the caller is one of the threads: it already runs
         finally:
             others.close()
 
@@ -207,18 +201,14 @@ class PoolTeam(Team):
 
 
 class _Caller:
-    """What a thread has that called a team: it goes when the thread ends."""
+    """A mark of a thread that called a team; it dies with the thread."""
 
 
 class OpenMPTeam(Team):
     """The team of an OpenMP runtime in this process, through GCC's entry point.
 
-    Parameters
-    ----------
-    parallel, thread_number, team_size : int
-        Addresses of ``GOMP_parallel``, ``omp_get_thread_num`` and ``omp_get_num_threads``.
-    threads : callable
-        Returns the number of threads to use.
+    `parallel`, `thread_number` and `team_size` are the addresses of ``GOMP_parallel``, ``omp_get_thread_num``
+    and ``omp_get_num_threads``; `threads` returns the number of threads to use.
     """
 
     addresses: tuple[int, int, int]
@@ -237,7 +227,7 @@ class OpenMPTeam(Team):
         return 1 if _forked else self._threads()
 
     def is_quick(self) -> bool:
-        """See Team: while one living thread calls. Each has a team of its own, and too many have to sleep."""
+        """See Team: only while a single living thread calls. Teams of several callers make threads sleep."""
         if not hasattr(self._thread, "caller"):
             self._thread.caller = _Caller()
             self._callers.add(self._thread.caller)
@@ -261,7 +251,7 @@ class OpenMPTeam(Team):
 
 @functools.cache
 def compiled_share() -> int:
-    """The address of `native.share_parts`: what each thread of an OpenMP team runs."""
+    """The address of `native.share_parts`, which each thread of an OpenMP team runs."""
     from xpgrad.engine.compiled.formula_code import c_function
 
     return c_function("share", "compiled.native", "int64 work", "share_parts(fields(work))")
@@ -272,7 +262,7 @@ class Host(Protocol):
 
     @property
     def team(self) -> Team:
-        """Its threads."""
+        """The framework's threads."""
 
 
 def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None:
@@ -288,5 +278,5 @@ def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None
 
 @functools.cache
 def compiled_function(address: int) -> Callable[[int, int], None]:
-    """The compiled ``(data, part)`` at an address, found once; ctypes passes integers fastest as pointers."""
+    """The compiled ``(data, part)`` at an address. ctypes passes integers fastest as pointers."""
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)

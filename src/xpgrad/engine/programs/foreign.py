@@ -1,8 +1,8 @@
-"""Programs for a host that calls C functions: another runtime, which knows no Python while it computes.
+"""Programs for a host: another runtime, which calls C functions and knows no Python while it computes.
 
-A kernel is recorded for a `ForeignMachine`, and what it asked for is kept as a `ForeignProgram`. The host
-calls compiled code with the addresses of the kernel's arrays and results (`native_foreign.run`); threads for
-independent parts are the host's own. Needs llvmlite.
+A kernel is recorded for a `ForeignMachine` and becomes a `ForeignProgram`. The host calls compiled code with
+the addresses of the kernel's arrays and results (`native_foreign.run`). Independent parts run in the host's
+own threads. Needs llvmlite.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.folder import versions
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.settings import jit_enabled, thread_count
@@ -24,79 +27,69 @@ from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.instructions import HOST, Address
 from xpgrad.engine.programs.program import Program
 
+SLOTS = 8
+_slots = np.zeros(SLOTS, dtype=np.int64)  # addresses of arenas that wait for their next run
+
 
 class HostTeam(Team):
-    """The threads of the host that runs a program; they are not there while it is written."""
+    """The threads of the host that will run a program; they do not exist while the program is recorded."""
 
     grain = 8
 
     @property
     def addresses(self) -> tuple[int, Any, int]:  # type: ignore[override]
-        """For compiled code: what starts the threads, and where the host is."""
-        from xpgrad.engine.programs.entry_points import compiled_parallel, compiled_task
-
-        return compiled_parallel(), Address(HOST, 0), compiled_task()
+        """Of `native_foreign.parallel`, which is called as ``GOMP_parallel`` is, the host, and `task`."""
+        module, arguments = "programs.native_foreign", "int64 share, int64 work, int32 threads, int32 flags"
+        parallel = c_function("host_threads", module, arguments, "parallel(fields(work))")
+        return parallel, Address(HOST, 0), c_function("host_task", module, "int64 crew", "task(crew)")
 
     def size(self) -> int:
-        """How many threads."""
+        """The number of threads."""
         return thread_count()
-
-    def run(self, function: int, data: int, parts: int) -> None:
-        """See Team."""
-        raise RuntimeError("programs for a host run in the host")
-
-    def _together(self, work: Callable[[], None], threads: int) -> None:
-        raise RuntimeError("programs for a host run in the host")
 
 
 class ForeignMachine(Machine):
     """What programs for a host run on: the host's threads."""
 
     name = "foreign"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._own_team = HostTeam()
+    team = HostTeam()
 
 
 class ForeignProgram:
-    """A program, written for a ForeignMachine, and what compiled code has to know of it.
+    """A program recorded for a ForeignMachine, and its description for compiled code.
 
-    `memories` has a number for each of the program's inputs, and behind them for its results: which of the
-    host's memories it is. Those of the call's arrays come in their order, then those of the results.
-    `address` is that of the description that `native_foreign.run` takes, `count` is how many memories of the
-    host it takes, and `shapes` has a tuple of int or None for each result.
+    `memories` gives each input and then each result of the program its number among the host's memories:
+    the call's arrays in their order, then the call's results. `address` is the address of the description
+    that `native_foreign.run` takes, `count` is the number of the host's memories, and `shapes` has a tuple of
+    int or None for each result.
     """
 
     def __init__(self, program: Program, memories: Sequence[int]) -> None:
-        from xpgrad.engine.programs.entry_points import compiled_executor, compiled_guarded_executor
-
-        self._program = program
-        executor = compiled_guarded_executor if program.watch else compiled_executor
-        count = max(memories, default=-1) + 1
-        # behind the host's own memories come the arena, the code and the host
+        self._program, self.shapes = program, program.shapes(0)
+        name, function = ("guard", "execute_guarded") if program.watch else ("program", "execute")
+        label = "guarded_program" if program.watch else "program"
+        arguments = "int64 code, int64 begin, int64 end"
+        executor = c_function(label, f"programs.native_{name}", arguments, f"{function}(code, begin, end)")
+        self.count = count = max(memories, default=-1) + 1
+        # after the host's own memories come the arena, the code and the host
         renamed = np.asarray([*memories, count, count + 1, count + 2], dtype=np.int64)
         code, where, memory = self._kept = program.code, program.where, renamed[program.memory]
-        description = records.flat(
-            records.ForeignProgramRecord(
-                code=address_of(code),
-                code_length=len(code),
-                where=address_of(where),
-                memory=address_of(memory),
-                places=len(where),
-                arena=program.arena_bytes,
-                executor=executor(),
-                begin=program.begin,
-                end=program.end,
-                slots=address_of(_slots()),
-                count=count,
-                guard=program.watch.finding if program.watch else 0,
-                finding=records.Finding(*[0] * records.length(records.Finding)),
-            )
+        description = records.ForeignProgramRecord(
+            code=address_of(code),
+            code_length=len(code),
+            where=address_of(where),
+            memory=address_of(memory),
+            places=len(where),
+            arena=program.arena_bytes,
+            executor=executor,
+            begin=program.begin,
+            end=program.end,
+            slots=address_of(_slots),
+            count=count,
+            guard=program.watch.finding if program.watch else 0,
+            finding=records.Finding(*[0] * records.length(records.Finding)),
         )
-        self._description = np.asarray(description, dtype=np.int64)
-        self.count = count
-        self.shapes = program.shapes(0)
+        self._description = np.asarray(records.flat(description), dtype=np.int64)
         self.address = address_of(self._description)
 
     def finding(self) -> str | None:
@@ -106,19 +99,8 @@ class ForeignProgram:
         return watch.describe(self._description[first:]) if watch else None
 
 
-@functools.cache
-def _slots() -> np.ndarray:
-    """Arenas of this process that wait for their next run."""
-    from xpgrad.engine.programs.native_foreign import SLOTS
-
-    return np.zeros(SLOTS, dtype=np.int64)
-
-
 def host_functions(name: str, module: ModuleType, signatures: Mapping[str, str]) -> Any:
-    """Functions of an adapter's module, compiled, as C functions of these signatures that a host can call."""
-    from xpgrad.engine.compiled.cache import load
-    from xpgrad.engine.compiled.folder import versions
-
+    """Compile functions of an adapter's module as C functions of these signatures, for a host."""
     own = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:20]
     lines = [
         f"# {name}, {own}; generated, {versions()}",

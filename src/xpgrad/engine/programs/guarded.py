@@ -1,6 +1,6 @@
-"""What a guard watches in a program, as lists that compiled code reads, and what it found, in words.
+"""Lists of what a guard watches in a program, for compiled code, and the messages for what it finds.
 
-See `process.guard` for what a guard is; `native_guard` does the watching.
+`process.guard` says what a guard is; `native_guard` watches.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process.guard import RED, GuardError
 from xpgrad.engine.process.memory import LINE
@@ -28,9 +29,9 @@ _FINDING, _TABLES = records.length(records.Finding), records.length(records.Tabl
 class Watch:
     """What a guard watches in a program.
 
-    `starts` says where in the program's integers, `code`, each instruction begins; behind them the guard's
-    integers follow, and its Guard stands at `head`. `outside` is memory that is not in the arena, `itemsize`
-    are the bytes of an element.
+    `starts` are the places of the instructions in the program's integers, `code`. The guard's integers are
+    appended to these, with its Guard at `head`. `outside` is memory that is not in the arena, and `itemsize`
+    the bytes of an element.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Watch:
         self._write(code, itemsize)
 
     def _write(self, code: list[Any], itemsize: int) -> None:
-        """Append the lists, and the Guard in front of which they stand."""
+        """Append the lists, then the Guard."""
 
         def append(rows: Sequence[tuple]) -> Address:
             begin = Address(None, 8 * len(code))
@@ -88,11 +89,11 @@ class Watch:
 
     @property
     def finding(self) -> int:
-        """Where the Finding stands in the program's integers."""
+        """The place of the Finding in the program's integers."""
         return self.head + records.positions(records.Guard).finding.instruction
 
     def describe(self, numbers: np.ndarray) -> str | None:
-        """What a Finding's integers say; None for nothing."""
+        """The message for a Finding's integers; None if nothing was found."""
         found = records.Finding(*map(int, numbers[:_FINDING]))
         if not found.instruction:
             return None
@@ -116,14 +117,14 @@ class Watch:
         return f"{where} is to use rows up to {found.low} of a matrix of {found.high}"
 
     def raise_if_broken(self, code: np.ndarray) -> None:
-        """Raise a GuardError if something was found in a run on these integers."""
+        """Raise a GuardError if the run on these integers found something."""
         found = self.describe(code[self.finding :])
         if found:
             raise GuardError(f"guard: {found}")
 
 
 def padded(size: int) -> int:
-    """Bytes that a block of `size` bytes takes in the arena: it begins after the first RED of them."""
+    """The bytes of the arena for a block of `size` bytes, which begins after the first RED bytes."""
     return -(-size // LINE) * LINE + 2 * RED
 
 
@@ -139,7 +140,7 @@ def _lives(draft: Draft, outside: Collection[Block]) -> dict[Block, tuple[int, i
 
 
 def _zones_of(block: Block, itemsize: int) -> list[tuple[Block, int, int]]:
-    """The red zones before, within and behind a block."""
+    """The red zones before, within and after a block."""
     size = block.size * itemsize
     inside = [(block, *zone) for zone in block.zones]
     return [(block, -RED, 0), *inside, (block, size, -(-size // LINE) * LINE + RED)]
@@ -153,7 +154,7 @@ def _limits(code: Sequence[Any]) -> list[records.QuantityLimit]:
 
 
 def _row_limits(number: int, instruction: RunTimeLoop, start: int) -> list[records.RowsLimit]:
-    """The rows of each matrix that a loop's steps may name."""
+    """The number of rows of each matrix whose rows a loop's steps name."""
     head = Address(None, 8 * instruction.data_start(start + 1))
     at = Span._fields
     found: dict[tuple[str, int], None] = {}
@@ -173,6 +174,6 @@ def _row_limits(number: int, instruction: RunTimeLoop, start: int) -> list[recor
 @functools.cache
 def watcher(name: str) -> Any:
     """The compiled ``before(code, number)`` or ``after``."""
-    from xpgrad.engine.programs.entry_points import compiled_guard
-
-    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(compiled_guard(name))
+    call, arguments = f"{name}(fields(code), number)", "int64 code, int64 number"
+    address = c_function(f"guard_{name}", "programs.native_guard", arguments, call)
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)

@@ -1,7 +1,7 @@
-"""The instructions of a program: each is a `Work`, a compiled function and what it reads.
+"""The instructions of a program: each is a `Work`, a compiled function and its operands.
 
-An operand is a `Location` in a `Block` of memory. Where the block will be is settled when the program is
-complete (`program`), so instructions write an `Address` for it. `native_program` runs what they write.
+An operand is a `Location` in a `Block` of memory. The complete program decides where the block will be
+(`program`), so an instruction writes an `Address` for it. `native_program` runs the written integers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.machine import TimeLoop
 from xpgrad.engine.compiled.products.matrix import Functions, compiled_stack_product, plan
 from xpgrad.engine.compiled.records import Factor, Strided
@@ -31,17 +32,9 @@ _SHARED_AT = records.positions(records.WorkRecord).shared.function
 
 
 class Block:
-    """Memory that is used as a whole: an array of the caller, a result or something between.
+    """Memory that is used as a whole, of `size` elements: the caller's array, a result or a temporary array.
 
-    Parameters
-    ----------
-    size : int
-        How many elements it has.
-
-    Attributes
-    ----------
-    zones : list of Zone
-        Bytes of it that nobody may touch.
+    Nobody may touch the bytes in its `zones`.
     """
 
     def __init__(self, size: int) -> None:
@@ -57,14 +50,14 @@ class Block:
 
 
 class CannotRecordError(Exception):
-    """What is asked for has no instruction: the call runs without a program."""
+    """No instruction does what a kernel asks for: the call runs without a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """An integer that a call decides, by its lengths or its T; a product with an integer is one, too.
+    """`factor` times an integer that a call decides by its lengths or its T.
 
-    `number` says which of a Schedule's table it is, `factor` times that; `most` is the largest value.
+    `number` is the integer's place in the Schedule's table of quantities; `most` is the largest product.
     """
 
     number: int
@@ -84,23 +77,20 @@ Shift = tuple[Quantity, int]
 
 
 class Additions(Enum):
-    """In a program's integers: where its table of quantities to be added stands, and how many there are."""
+    """Placeholders in a program's integers: the address of its table of additions, and their number."""
 
     WHERE = 0
     COUNT = 1
 
 
-Starter = Callable[[np.ndarray], None]
-"""Runs a work on the integers that its function takes."""
-
 HOST = Block(0)
-"""Where a host that runs programs itself stands: its HostWords."""
+"""The HostWords of a host that runs the program."""
 
 
 class Address(NamedTuple):
-    """A place in memory: bytes from the beginning of a block; None is the program's own array.
+    """A place in memory: bytes from the beginning of a block, or for None of the program's own array.
 
-    Each shift adds so many bytes.
+    Each shift adds a number of bytes that the call decides.
     """
 
     block: Block | None
@@ -109,7 +99,7 @@ class Address(NamedTuple):
 
 
 class Location(NamedTuple):
-    """An operand: its first element, and its strides, in elements; each shift moves the first element."""
+    """An operand: the offset of its first element, which each shift moves, and its strides, in elements."""
 
     block: Block
     offset: int = 0
@@ -117,25 +107,25 @@ class Location(NamedTuple):
     shifts: Sequence[Shift] = ()
 
     def address(self, itemsize: int) -> Address:
-        """Of the first element."""
+        """The address of the first element."""
         shifts = [(quantity, unit * itemsize) for quantity, unit in self.shifts]
         return Address(self.block, self.offset * itemsize, shifts)
 
 
 def most(size: int | Quantity) -> int:
-    """The size, or the largest that it can be."""
+    """The size, or the largest value of a quantity."""
     return size.most if isinstance(size, Quantity) else size
 
 
 def parts_for(elements: int, team: Team) -> int:
-    """Into how many parts to cut arithmetic on `elements` elements."""
+    """The number of parts for arithmetic on `elements` elements."""
     return sharing.compiled_parts(elements, team, sharing.COPY * team.grain)
 
 
 def three_strided(places: Sequence[Location], addresses: Sequence[Address]) -> list[Strided]:
-    """The target and one or two sources, with three strides each; nothing reads a source that is not there.
+    """The target and two sources, with three strides each; nothing reads a source that is missing.
 
-    An axis that an operand lacks has no stride. Without axes, it is a vector of one element.
+    An axis that an operand lacks has stride 0. An operand without axes is a vector of one element.
     """
     found = [
         Strided(address, *[0, 0, 0, *(place.strides or [1])][-3:])
@@ -145,11 +135,11 @@ def three_strided(places: Sequence[Location], addresses: Sequence[Address]) -> l
 
 
 class Work:
-    """An instruction: a compiled ``function(data, part)``, run in one part or in several, a thread each.
+    """An instruction: a compiled ``function(data, part)``; each part may run in a thread of its own.
 
-    `what` and `sizes` are for messages. `places` is what it reads or writes; ``numbers(addresses)`` are the
-    integers that the function takes, for the addresses of the places, and `kept` is what else they point
-    into. `multiplications` are its multiply-adds, where lanes are chosen by them; else 0.
+    `what` and `sizes` are for messages. `places` are its operands; ``numbers(addresses)`` returns the
+    integers that the function reads, for the places' addresses, and `kept` is other memory they point to.
+    `multiplications` is the number of multiply-adds if lanes are chosen by it, else 0.
     """
 
     kind = _KIND.work
@@ -168,7 +158,7 @@ class Work:
         multiplications: int = 0,
     ) -> None:
         self.what, self.sizes, self.parts, self.places = what, sizes, parts, places
-        self._function, self._team, self._numbers = function, team, numbers
+        self.function, self._team, self._numbers = function, team, numbers
         self.kept, self.multiplications = kept, multiplications
 
     def __str__(self) -> str:
@@ -179,30 +169,25 @@ class Work:
         return [place.block for place in self.places]
 
     def numbers(self, addresses: list[Address]) -> Sequence[Any]:
-        """The integers and addresses that the function takes."""
+        """The integers and addresses that the function reads."""
         return self._numbers(addresses) if self._numbers else []
 
     def code(self, start: int, itemsize: int) -> list[Any]:
-        """Its integers and addresses; `start` is where it will stand in the program's array."""
+        """Its integers and addresses, for its place `start` in the program's array."""
         for_team = (self._team.addresses or (0, 0, 0))[1:]
         data = Address(None, 8 * self.data_start(start))
-        shared = records.SharedWork(self._function, data, self.parts, *for_team)
+        shared = records.SharedWork(self.function, data, self.parts, *for_team)
         record = records.WorkRecord(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
         addresses = [place.address(itemsize) for place in self.places]
         return [self.kind, *records.flat(record), *self.numbers(addresses)]
 
     def data_start(self, start: int) -> int:
-        """Where, in the program's array, the integers begin that the function takes."""
+        """The place of the integers that the function reads, in the program's array."""
         return start + self._BEFORE_DATA
 
     def is_native(self) -> bool:
-        """Whether compiled code can start it, without Python's help for its threads."""
+        """Whether compiled code can start it; else Python must start its threads."""
         return self.parts == 1 or self._team.addresses is not None
-
-    def starter(self) -> Starter:
-        """What runs it with Python's help, and keeps nothing of the recording alive."""
-        team, function, parts = self._team, self._function, self.parts
-        return lambda data: team.run(function, data.ctypes.data, parts)
 
 
 def pack(
@@ -213,9 +198,9 @@ def pack(
     places: Sequence[Location],
     team: Team,
 ) -> Work:
-    """A weight (k, n) into panels, or `count` of them, `apart` elements from each to the next.
+    """Pack `count` weights (k, n) into panels; consecutive weights are `apart` elements apart.
 
-    The places are those of the first one and of the target.
+    The places are the first weight and the target.
     """
     parts, (k, n) = parts_for(count * prod(shape), team), shape
 
@@ -231,7 +216,7 @@ def multiply(
 ) -> Work:
     """A matrix product, C = A B or C += A B; each factor is contiguous by rows or by columns.
 
-    The sizes are rows and columns of C, and how many elements a sum has; the places are those of C, A and B.
+    The sizes are the rows and columns of C and the terms of each sum; the places are C, A and B.
     """
     m, n, k = map(most, sizes)
     planned = plan(name_of(dtype), (m, n, k), team.size(), team.grain)
@@ -280,18 +265,17 @@ def _factors(places: Sequence[Location], addresses: Sequence[Address]) -> list[F
 
 
 AXES = 3
-"""Of arrays in arithmetic, at most."""
+"""The most axes of arrays in arithmetic."""
 
 
 def arithmetic(
     kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Team, dtype: str
 ) -> Work:
-    """Zero, a copy, sum, product, root, or sums over rows: of arrays of one shape, in parts of columns.
+    """Zero, a copy, sum, product or root of arrays of one shape, or sums over their rows.
 
-    `kind` is one of `records.ArithmeticKind`. The result of sums over rows has no strides but along the
-    columns.
+    `kind` is one of `records.ArithmeticKind`. The result of sums has stride 0 but along the columns.
     """
-    from xpgrad.engine.programs.entry_points import compiled_arithmetic
+    from xpgrad.engine.compiled.register_tiles import tiles
 
     parts, number = parts_for(prod(map(most, shape)), team), records.ArithmeticKind._fields.index(kind)
     sizes = [1, 1, 1, *shape][-AXES:]
@@ -300,7 +284,10 @@ def arithmetic(
         operands = three_strided(places, addresses)
         return records.flat(records.ArithmeticRecord(number, parts, *sizes, *operands))
 
-    return Work(kind, shape, compiled_arithmetic(dtype), parts, team, places, numbers)
+    made, label = f"arithmetic({dtype!r}, {tiles().lanes(dtype)})", f"arithmetic_{dtype}"
+    module, arguments = "programs.native_arithmetic", "int64 data, int64 part"
+    function = c_function(label, module, arguments, "made(fields(data), part)", made)
+    return Work(kind, shape, function, parts, team, places, numbers)
 
 
 def array_loop(
@@ -312,10 +299,10 @@ def array_loop(
     numbers: Sequence[float],
     team: Team,
 ) -> Work:
-    """``loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, each part some of that.
+    """``loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, in parts.
 
-    `function` is the address of the loop's ``part(data, number)``, see `compiled.arrays`; `elements` is how
-    many there are in all. The elements of each array follow one another.
+    `function` is the address of the loop's ``part(data, number)``, see `compiled.arrays`; `elements` is the
+    number of all elements. Each array is contiguous.
     """
     parts = min(sharing.compiled_parts(elements, team, sharing.ARRAY), max(1, count))
     bounds, reals = integers(sharing.cuts(count, parts)), (ctypes.c_double * len(numbers))(*numbers)
@@ -328,7 +315,7 @@ def array_loop(
 
 
 class RunTimeLoop(Work):
-    """A compiled time loop of some stages; where its parts have columns, all of them do a stage together."""
+    """A compiled time loop of some stages; if its parts are columns, all parts run each stage together."""
 
     def __init__(self, loop: TimeLoop, stages: Sequence[Elementwise | Product], team: Team) -> None:
         if loop.head.stages:

@@ -1,4 +1,4 @@
-"""Lanes of a program, which threads may run side by side: directions, or the gradients of a convolution."""
+"""Lanes of a program, each of which may run in a thread: directions, or the gradients of a convolution."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def side_by_side(draft: Draft, team: Team) -> range:
-    """The instructions of several lanes, each of which a thread runs; none where that does not pay.
+    """The instructions of all lanes, if it pays to run each lane in a thread; else an empty range.
 
-    It does where large works have one part each: time loops of few rows, without a team that shares their
+    It pays if the large works have one part each: time loops of few rows, without a team that shares their
     columns, and sums over small images.
     """
     count = len(draft.instructions)
@@ -40,9 +40,9 @@ def _pays(lane: Sequence[Work]) -> bool:
 
 
 def _are_apart(draft: Draft, together: range, lanes: Sequence[Sequence[Work]]) -> bool:
-    """Whether no two lanes have memory in common that one of them may write.
+    """Whether no lane writes memory that another lane uses.
 
-    Nobody writes the call's arrays, and only the schedule in front of the lanes its tables.
+    Nobody writes the call's arrays, and only the schedule, which comes before the lanes, writes its tables.
     """
     read = {*draft.inputs}
     for number, one in enumerate(draft.instructions):

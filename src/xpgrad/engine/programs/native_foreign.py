@@ -29,9 +29,9 @@ from xpgrad.engine.compiled.records import (
     positions,
 )
 from xpgrad.engine.process.memory import LINE
+from xpgrad.engine.programs.foreign import SLOTS
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
-SLOTS = 8  # arenas that are kept for later runs
 OUT_OF_MEMORY, GUARD = 1, 2  # what `run` returns when something went wrong
 _SPINS = 2000  # looks at the other threads' work before the processor is offered to somebody else
 _IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host

@@ -1,11 +1,6 @@
-"""What walks through a program's instructions, compiled; needs llvmlite. See `program` for what they mean."""
+"""The compiled functions that execute a program's instructions; needs llvmlite. See `program`."""
 
-from xpgrad.engine.compiled.native import (
-    call_in_team,
-    call_with_part,
-    fields,
-    inside,
-)
+from xpgrad.engine.compiled.native import call_in_team, call_with_part, fields, inside
 from xpgrad.engine.compiled.records import (
     InstructionHead,
     Kind,
@@ -25,7 +20,7 @@ _LOOP, _SHARES = positions(LoopHead), positions(Shares)
 
 @inside()
 def _work(code, i):
-    """In one part it runs here, in more in the team's threads."""
+    """Run a work: a single part in this thread, several parts in the team's threads."""
     at = _WORK.shared
     parts = code[i + at.parts]
     if parts == 1:
@@ -36,7 +31,7 @@ def _work(code, i):
 
 @inside()
 def _steps(code, i):
-    """A time loop whose parts have columns: they wait for one another after each stage of each step."""
+    """Run a time loop whose parts are columns: they wait for one another after each stage of each step."""
     loop = fields(code[i + _WORK.shared.data])
     for step in range(loop[_LOOP.steps]):
         for stage in range(loop[_LOOP.stages]):
@@ -46,7 +41,7 @@ def _steps(code, i):
 
 @inside()
 def execute(address, begin, end):
-    """Run the instructions that stand from `begin` to `end` in the program's array at the address."""
+    """Run the instructions from `begin` to `end` in the program's array at the address."""
     code, i = fields(address), begin
     while i < end:
         kind, record = code[i + _HEAD.kind], i + _HEAD_LENGTH
@@ -72,8 +67,8 @@ def execute_share(data, part):
 def link_and_execute(address, begin, end, links, count, addresses):
     """Write addresses into a program's array, then run instructions.
 
-    Of each of `count` places in it, `links` holds, one behind the other: the places, which of the memories at
-    `addresses` is meant, and the distance from its beginning.
+    `links` holds three arrays of `count` integers: places in the program's array, the numbers of memories in
+    `addresses`, and distances from the beginning of these memories.
     """
     code, begins, places = fields(address), fields(addresses), fields(links)
     memories, distances = fields(links + 8 * count), fields(links + 16 * count)

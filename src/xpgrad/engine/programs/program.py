@@ -1,9 +1,9 @@
 """A kernel's work as a list of instructions on memory, made once and run for every call of the same form.
 
-A program is an array of 64-bit integers that compiled code walks through (`native_program`). Where an
-instruction needs an address, the array holds a distance from the beginning of some memory; a run adds, in a
-copy of it, where that memory is: the call's arrays, fresh ones for the results, and one arena for all that
-lies between, in which memory that is used one after the other shares its place.
+A program is an array of 64-bit integers that compiled code walks through (`native_program`). For an address,
+the array holds a distance from the beginning of some memory. Each run works on a copy of the array, and adds
+the address of that memory: the call's arrays, new arrays for the results, and one arena for all temporary
+arrays, in which arrays that are used at different times share their place.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import address_of, keep_arena, take_arena
@@ -31,7 +32,6 @@ from xpgrad.engine.programs.instructions import (
     Block,
     Quantity,
     Shift,
-    Starter,
     Work,
 )
 from xpgrad.engine.programs.lanes import side_by_side
@@ -41,11 +41,11 @@ _GUARD_AT = records.positions(records.ProgramHead).guard
 _STEPS_AT = records.positions(records.ProgramHead).steps
 
 Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
-"""Makes memory for a result by shape and dtype: an array of the caller's kind, and its address."""
+"""Makes a result of a shape and dtype: an array of the caller's kind, and its address."""
 
 
 class Form(NamedTuple):
-    """What a program depends on, of a call's arrays and of the machine.
+    """The properties of a call's arrays and of the machine that a program depends on.
 
     `layouts` holds each array's shape and strides, in elements; for `threads` see `Machine.program_threads`.
     """
@@ -57,10 +57,10 @@ class Form(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What one look at a call's arrays shows: all that a program needs to run on them.
+    """Everything that a program needs to run on a call's arrays.
 
-    Calls with equal forms share a program. `addresses` says where the arrays are; each run needs a list of
-    its own. `fresh` makes memory for results.
+    Calls with equal forms share a program. `addresses` are the arrays' addresses; each run needs a list of
+    its own. `fresh` makes results.
     """
 
     form: Form
@@ -69,7 +69,7 @@ class Look(NamedTuple):
 
 
 class BlockOffset(NamedTuple):
-    """A place in a block, in elements from its beginning; each shift moves it further."""
+    """A place in a block, in elements from its beginning; each shift moves it."""
 
     block: Block
     start: int
@@ -77,36 +77,31 @@ class BlockOffset(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Instructions that stand from `begin` to `end` in the code.
+    """Instructions from `begin` to `end` in the code.
 
-    A work that only Python can start is one of its own; its integers begin at `data`.
+    A work whose threads Python starts is a stretch of its own, with its `function` and number of `parts`; its
+    integers begin at `data`.
     """
 
     begin: int
     end: int
-    start: Starter | None = None
+    function: int = 0
     data: int = 0
+    parts: int = 0
 
 
 class Lanes(NamedTuple):
-    """Stretches of several lanes, each of which a thread of its own runs."""
+    """The stretches of several lanes; each lane runs in a thread of its own."""
 
     each: Sequence[Sequence[Stretch]]
 
 
 class Draft:
-    """A program that is being written: its instructions, and which memory is a part of which.
+    """A program that is being recorded: its instructions, and which blocks are parts of other blocks.
 
-    Attributes
-    ----------
-    lane : int or None
-        Of the instructions that are added: those of several lanes do not depend on one another.
-    lanes : list of int or None
-        That of each instruction.
-    share : Share or None
-        Of the instructions that are added, if threads share a region of the program.
-    shares : list of Share or None
-        That of each instruction.
+    `lanes` and `shares` hold the lane of each instruction, an integer, and its share in a region, a Share; None for
+    neither. New instructions get the current `lane` and `share`. Instructions of different lanes, or of different
+    shares of one region, do not depend on one another.
     """
 
     def __init__(self) -> None:
@@ -119,29 +114,25 @@ class Draft:
         self._inside: dict[Block, BlockOffset] = {}
 
     def new_input(self) -> Block:
-        """The memory of the call's next array."""
+        """Add and return the memory of the call's next array."""
         self.inputs.append(Block(0))
         return self.inputs[-1]
 
     def add(self, instruction: Work) -> None:
-        """Write down the next instruction."""
+        """Add the next instruction."""
         self.instructions.append(instruction)
         self.lanes.append(self.lane)
         self.shares.append(self.share)
 
     def place(self, block: Block, where: BlockOffset) -> bool:
-        """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
+        """Make a block a part of a larger one; return False if it is an input, or already a part."""
         if block in self.inputs or block in self._inside:
             return False
         self._inside[block] = where
         return True
 
-    def is_placed(self, block: Block) -> bool:
-        """Whether the block is a part of another one."""
-        return block in self._inside
-
     def around(self, block: Block) -> set[Block]:
-        """The block, and all of which it is a part."""
+        """The block, and all blocks of which it is a part."""
         blocks = {block}
         while block in self._inside:
             block = self._inside[block].block
@@ -149,7 +140,7 @@ class Draft:
         return blocks
 
     def whole(self, block: Block) -> BlockOffset:
-        """Where this block begins in one that is no part of another."""
+        """Where this block begins in the outermost block that contains it."""
         start, shifts = 0, list[Shift]()
         while block in self._inside:
             block, distance, further = self._inside[block]
@@ -161,20 +152,20 @@ class Draft:
 class Program:
     """Instructions, and the memory on which they work.
 
-    `outputs` has the memory and the sizes of each result, None for none. The program runs on the threads of
+    `outputs` has the memory and the sizes of each result, or None. The program runs on the threads of
     `machine`; all arrays have the `dtype`.
 
     Attributes
     ----------
     count : int
-        How many arrays a run takes.
+        The number of arrays that a run takes.
     code : array
         The integers. ``code[where[k]]`` is a distance from the beginning of memory number ``memory[k]``: the
-        inputs', the results', the arena, the code itself, a host's words.
+        inputs, the results, the arena, the code itself, a host's words.
     arena_bytes : int
         The size of the arena.
     begin, end : int
-        Where in the code the instructions are.
+        The beginning and the end of the instructions in the code.
     watch : Watch or None
         What a guard watches.
     """
@@ -198,7 +189,7 @@ class Program:
         self._relocate(code, draft, outside)
         self._spare = list[tuple[np.ndarray, int]]()
         self._links = np.stack([self.where, self.memory, self.code[self.where]])
-        self._linking = address_of(self._links), len(self.where)
+        self._link_table = address_of(self._links), len(self.where)
         self._kept = [one.kept for one in draft.instructions if one.kept is not None]
         self._link = _linker()
 
@@ -222,7 +213,8 @@ class Program:
             code += [len(body) + 1, *body]
             one = Stretch(begin, len(code))
             if not instruction.is_native():
-                one = Stretch(start, len(code), instruction.starter(), instruction.data_start(start + 1))
+                data = instruction.data_start(start + 1)
+                one = Stretch(start, len(code), instruction.function, data, instruction.parts)
             each.append(one)
             if number in ends:
                 ends[number].settle(code, head, starts)
@@ -235,28 +227,28 @@ class Program:
         return code
 
     def _settle_order(self, each: Sequence[Stretch], lanes: Sequence[int | None]) -> None:
-        """What runs one after the other, and what side by side.
+        """Find the order of stretches and lanes.
 
-        `_first` is the stretch of instructions that compiled code runs with the same call that adds the
-        addresses, `_rest` what is behind it.
+        The compiled call that adds the addresses also runs `_first`, a stretch that needs no Python; `_rest`
+        follows.
         """
         together = self._together
         before = _joined(each[: together.start])
-        has_first = before and before[0].start is None
+        has_first = before and not before[0].function
         self._first = before.pop(0) if has_first else Stretch(self.begin, self.begin)
         self._rest: list[Stretch | Lanes] = [*before]
         if together:
-            kinds = dict.fromkeys(lanes[k] for k in together)
-            self._rest.append(
-                Lanes([_joined([each[k] for k in together if lanes[k] == lane]) for lane in kinds])
-            )
+            of_lane: dict[int | None, list[Stretch]] = {}
+            for k in together:
+                of_lane.setdefault(lanes[k], []).append(each[k])
+            self._rest.append(Lanes([*map(_joined, of_lane.values())]))
         self._rest += _joined(each[together.stop :])
-        self._by_python = {one.begin: one for one in each if one.start is not None}
+        self._by_python = {one.begin: one for one in each if one.function}
 
     def _relocate(self, code: list[Any], draft: Draft, outside: Sequence[Block]) -> None:
-        """Replace the addresses by distances, and settle from the beginning of which memory.
+        """Replace each address by a memory number and a distance into that memory.
 
-        Behind the memories from outside come the arena, the program's own array, and a host.
+        After the memories from outside come the arena, the program's own array, and a host.
         """
         number_of = {block: number for number, block in enumerate(outside)}
         arena, own = len(number_of), len(number_of) + 1
@@ -276,7 +268,7 @@ class Program:
         self.where, self.memory = (np.asarray(numbers, dtype=np.int64) for numbers in (where, memory))
 
     def shapes(self, steps: int) -> list[tuple[int, ...] | None]:
-        """The shapes of the results of a call with this T, None for those that there are not."""
+        """The shapes of the results of a call with this T; None for a missing result."""
 
         def number(size: int | Quantity) -> int:
             return size.factor * steps if isinstance(size, Quantity) else size
@@ -284,14 +276,14 @@ class Program:
         return [None if sizes is None else tuple(map(number, sizes)) for sizes in self._sizes]
 
     def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
-        """The results, for the call's arrays at these addresses."""
+        """Return the results for the call's arrays at these addresses."""
         return self.run_for(0, self._shapes, addresses, fresh)
 
     def run_for(
         self, steps: int, shapes: Sequence[tuple[int, ...] | None], addresses: list[int], fresh: Fresh
     ) -> list[Any]:
-        """The same, of these shapes; `steps` is T where calls have different ones, else 0."""
-        if len(addresses) != self.count:  # compiled code would read behind them
+        """Return results of these shapes; `steps` is T if calls share the program for several T, else 0."""
+        if len(addresses) != self.count:  # compiled code would read beyond the list
             raise ValueError(f"a program of {self.count} arrays was given {len(addresses)}")
         results: list[Any] = []
         for shape in shapes:
@@ -302,47 +294,47 @@ class Program:
             results.append(result)
             addresses.append(address)
         arena = take_arena(self.arena_bytes)
-        try:  # a copy of the code for each run that is under way
+        try:  # each run that is under way has a copy of the code
             code, own = self._spare.pop()
         except IndexError:
             code = self.code.copy()
             own = address_of(code)
         code[_STEPS_AT] = steps
         addresses += [arena[1], own]
-        held = array("q", addresses)  # until it was read
+        held = array("q", addresses)  # alive until compiled code has read it
         if self.watch is not None:
-            self._link(own, self.begin, self.begin, *self._linking, held.buffer_info()[0])
+            self._link(own, self.begin, self.begin, *self._link_table, held.buffer_info()[0])
             self._run_watched(self.watch, code, own)
         else:
-            self._link(own, *self._first[:2], *self._linking, held.buffer_info()[0])
-            self._run(self._rest, code, own)
+            self._link(own, *self._first[:2], *self._link_table, held.buffer_info()[0])
+            self._run(self._rest, own)
         # Both are given back when nothing can write to them any more, and never after an exception.
         self._spare.append((code, own))
         keep_arena(arena)
         return results
 
-    def _run(self, stretches: Sequence[Stretch | Lanes], code: np.ndarray, own: int) -> None:
-        """Run instructions: those of a stretch together, and each that only Python can start."""
+    def _run(self, stretches: Sequence[Stretch | Lanes], own: int) -> None:
+        """Run stretches and lanes of the code at the address `own`."""
         for one in stretches:
             if isinstance(one, Lanes):
-                self._team.map(lambda lane: self._run(lane, code, own), one.each)
-            elif one.start is None:
-                self._link(own, one.begin, one.end, 0, 0, 0)
+                self._team.map(lambda lane: self._run(lane, own), one.each)
+            elif one.function:
+                self._team.run(one.function, own + 8 * one.data, one.parts)
             else:
-                one.start(code[one.data :])
+                self._link(own, one.begin, one.end, 0, 0, 0)
 
     def _run_watched(self, watch: guarded.Watch, code: np.ndarray, own: int) -> None:
         """Run each instruction on its own, under a guard."""
         for number, (begin, end) in enumerate(itertools.pairwise([*watch.starts, self.end])):
             guarded.watcher("before")(own, number)
             watch.raise_if_broken(code)
-            self._run([self._by_python.get(begin, Stretch(begin, end))], code, own)
+            self._run([self._by_python.get(begin, Stretch(begin, end))], own)
             guarded.watcher("after")(own, number)
             watch.raise_if_broken(code)
 
 
 class ProgramForSteps:
-    """A program whose calls have different T, for one of them: `steps`."""
+    """A program that calls share for several T, for the T of one call: `steps`."""
 
     __slots__ = ("_run", "_shapes", "_steps", "count")
 
@@ -356,10 +348,10 @@ class ProgramForSteps:
 
 
 def _joined(each: Sequence[Stretch]) -> list[Stretch]:
-    """Instructions that follow one another as long stretches."""
+    """Join consecutive stretches that need no Python."""
     stretches: list[Stretch] = []
     for one in each:
-        if stretches and one.start is None and stretches[-1].start is None:
+        if stretches and not (one.function or stretches[-1].function):
             stretches[-1] = Stretch(stretches[-1].begin, one.end)
         else:
             stretches.append(one)
@@ -367,11 +359,11 @@ def _joined(each: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, Address]]:
-    """The addresses in a program's integers, by their places, in blocks that are no part of others.
+    """The places and addresses in a program's code, each address in an outermost block.
 
-    The table of additions follows the instructions, and the Schedule gets its address.
+    Append the table of additions to the code; the Schedule gets its address.
     """
-    # Most of a program are plain integers: one look at each is most of what this takes.
+    # most of the code is plain integers, and looking at each takes most of the time here
     others = [(place, value) for place, value in enumerate(code) if value.__class__ is not int]
     addresses: list[tuple[int, Address]] = []
     additions: list[int] = []
@@ -402,7 +394,8 @@ def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, 
 
 @functools.cache
 def _linker() -> Any:
-    """``(code, begin, end, links, count, addresses)``: it adds addresses, then walks through instructions."""
-    from xpgrad.engine.programs.entry_points import compiled_linker
-
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(compiled_linker())
+    """`native_program.link_and_execute`."""
+    names = ("code", "begin", "end", "links", "count", "addresses")
+    call, arguments = f"link_and_execute({', '.join(names)})", ", ".join(f"int64 {name}" for name in names)
+    address = c_function("linked_program", "programs.native_program", arguments, call)
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(names))(address)

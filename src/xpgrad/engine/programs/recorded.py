@@ -1,4 +1,4 @@
-"""Arrays that a program will have: where they are, not what is in them."""
+"""Arrays of a program that is being recorded: they have a place, but no values."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
 
 Sizes = tuple[int | Quantity, ...]
-Strides = tuple[Any, ...]  # integers, and quantities where they depend on a call's T
+Strides = tuple[Any, ...]  # integers, or quantities if they depend on a call's T
 
 
 class Recorded:
-    """An array that a program will have: where it is, not what is in it.
+    """An array of a program that is being recorded: it has a place, but no values.
 
-    `offset` is that of the first element in the block; each of the `shifts`, a quantity and a number, moves
-    it further by their product. `sizes` and `strides` are as NumPy's, in elements, with quantities for those
-    that a call decides; `shape` has the largest sizes.
+    `offset` is the place of the first element in the block; each of the `shifts`, a quantity and a number,
+    moves it by their product. `sizes` and `strides` are NumPy's shape and strides, in elements, with
+    quantities for numbers that a call decides; `shape` has the largest sizes.
     """
 
     device = "cpu"
     is_integer = False
-    """Whether it holds integers of 32 bits; only the call's own arrays may."""
+    """Whether it holds integers of 32 bits; only the call's own arrays can."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Recorded:
 
     @property
     def place(self) -> Location:
-        """Where it is, for an instruction."""
+        """Its place, for an instruction."""
         return Location(self.block, self.offset, self.strides, self.shifts)
 
     @property
@@ -53,22 +53,22 @@ class Recorded:
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The largest number of elements."""
         return prod(self.shape)
 
     @property
     def T(self) -> Recorded:
-        """With the axes in reverse order."""
+        """A view with the axes in reverse order."""
         return self.view(self.offset, self.sizes[::-1], self.strides[::-1])
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements follow one another in memory."""
+        """Whether the elements are contiguous in memory, row by row."""
         expected = row_major(self.sizes)
         return all(
             size <= 1 or stride == own
@@ -76,16 +76,16 @@ class Recorded:
         )
 
     def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
-        """Other elements of the same memory."""
+        """Another array in the same memory."""
         return Recorded(self._recorder, self.block, offset, sizes, strides, self.shifts)
 
     def split_last(self, sizes: tuple[int, ...]) -> Recorded:
-        """With several axes in the place of the last one."""
+        """A view with the last axis divided into several."""
         strides = tuple(self.strides[-1] * step for step in row_major(sizes))
         return self.view(self.offset, (*self.sizes[:-1], *sizes), (*self.strides[:-1], *strides))
 
     def part(self, part: RowSlice) -> Recorded:
-        """Rows whose numbers the lengths decide."""
+        """A view of rows whose numbers the lengths decide."""
         line = self.strides[0]
         if isinstance(line, Quantity):
             raise CannotRecordError("rows whose distance a call decides")
@@ -162,32 +162,32 @@ class RecordedNamespace:
         return x.view(x.offset, tuple(shape), row_major(shape))
 
     def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
-        """With one more axis of size 1."""
+        """A view with one more axis of size 1."""
         sizes, strides, axis = list(x.sizes), list(x.strides), axis % (x.ndim + 1)
         sizes.insert(axis, 1)
         strides.insert(axis, 0)
         return x.view(x.offset, tuple(sizes), tuple(strides))
 
     def permute_dims(self, x: Recorded, axes: Sequence[int]) -> Recorded:
-        """With its axes in another order."""
+        """A view with the axes in another order."""
         return x.view(x.offset, tuple(x.sizes[k] for k in axes), tuple(x.strides[k] for k in axes))
 
     def flip(self, x: Recorded, *, axis: Sequence[int]) -> Recorded:
-        """With these axes backwards."""
+        """A view with these axes reversed."""
         check_fixed(x)
         strides = [-step if k in axis else step for k, step in enumerate(x.strides)]
         first = sum((x.shape[k] - 1) * x.strides[k] for k in axis)
         return x.view(x.offset + first, x.sizes, tuple(strides))
 
     def matrix_transpose(self, x: Recorded) -> Recorded:
-        """With its last two axes exchanged."""
+        """A view with the last two axes exchanged."""
         return self.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
     def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
-        """One behind the other.
+        """The arrays, concatenated.
 
-        Along the first axis, an array that is all of its memory is not copied: that memory becomes a part of
-        the result's, before anything is written to it. No kernel writes to arrays that it has joined.
+        Along the first axis, an array that fills its block is not copied: the block becomes a part of the
+        result's, before anything is written to it. No kernel writes to arrays after it has concatenated them.
         """
         sizes, axis = list(arrays[0].sizes), axis % arrays[0].ndim
         if any(isinstance(x.sizes[axis], Quantity) for x in arrays):
@@ -203,7 +203,7 @@ class RecordedNamespace:
         return result
 
     def stack(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
-        """Along a new axis."""
+        """The arrays, stacked along a new axis."""
         return self.concat([self.expand_dims(x, axis=axis) for x in arrays], axis=axis)
 
     def sum(self, x: Recorded, *, axis: int) -> Recorded:
@@ -214,7 +214,7 @@ class RecordedNamespace:
         return self.reshape(self._recorder.column_sums(rows), x.shape[1:])
 
     def roll(self, x: Recorded, shift: int, *, axis: int) -> Recorded:
-        """The elements moved along an axis, those at its end to its beginning."""
+        """The elements moved along an axis; the last elements become the first ones."""
         cut = (*[slice(None)] * axis, slice(-shift % x.shape[axis], None))
         rest = (*[slice(None)] * axis, slice(0, -shift % x.shape[axis]))
         return self.concat([x[cut], x[rest]], axis=axis)
@@ -228,7 +228,7 @@ def check_fixed(*arrays: Recorded) -> None:
 
 
 def row_major(sizes: Sequence[int | Quantity]) -> Strides:
-    """The strides, in elements, of an array whose elements follow one another."""
+    """The strides, in elements, of an array that is contiguous row by row."""
     strides: list[int | Quantity] = [1] * len(sizes)
     for axis in range(len(sizes) - 1, 0, -1):
         strides[axis - 1] = strides[axis] * sizes[axis]

@@ -1,4 +1,4 @@
-"""What every part of a recorder is made of: memory, arithmetic and products, written down."""
+"""The base of the recorder: memory, arithmetic and products."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from xpgrad.engine.programs.recorded import (
     row_major,
 )
 
-_PIECES = 1024  # of an array with more axes than an instruction has
+_PIECES = 1024  # the most instructions for an array with more axes than an instruction has
 
 
 class RecordedArithmetic:
-    """Writes down arithmetic and products on arrays of one dtype, for the threads of a machine."""
+    """Records arithmetic and products of arrays of one dtype, for the threads of a machine."""
 
     def __init__(self, machine: Machine, dtype: Any) -> None:
         self._machine, self.dtype, self._name = machine, dtype, name_of(dtype)
@@ -37,17 +37,17 @@ class RecordedArithmetic:
     # --- memory
 
     def fresh(self, sizes: Sizes) -> Recorded:
-        """New memory, to be written first."""
+        """A new array, not cleared."""
         shape = tuple(map(most, sizes))
         return Recorded(self, Block(prod(shape)), 0, tuple(sizes), row_major(sizes))
 
     def place(self, x: Recorded, target: Recorded) -> bool:
-        """Let an array's memory be the target's, where it is all of a memory that is free for it."""
+        """Make an array's block a part of the target's, if the array fills its block; tell whether it was."""
         whole = x.size == x.block.size and x.contiguous
         return whole and self._draft.place(x.block, BlockOffset(target.block, target.offset, target.shifts))
 
     def contiguous(self, x: Recorded) -> Recorded:
-        """The array, or a copy whose elements follow one another."""
+        """The array, or a contiguous copy."""
         if x.contiguous:
             return x
         result = self.fresh(x.sizes)
@@ -55,7 +55,7 @@ class RecordedArithmetic:
         return result
 
     def by_rows(self, x: Recorded) -> Recorded:
-        """The matrix, or a copy, whose rows' elements follow one another and no other's."""
+        """The matrix, or a copy, with contiguous rows that do not overlap."""
         rows, columns = real_strides(x)
         return x if columns == 1 and rows >= x.shape[1] else self.contiguous(x)
 
@@ -66,7 +66,7 @@ class RecordedArithmetic:
     # --- arithmetic
 
     def arithmetic(self, kind: str, *operands: Recorded, shape: Sizes | None = None) -> Recorded:
-        """A new array, element by element from arrays of one shape, or whose shapes broadcast to one."""
+        """A new array, element by element from arrays whose shapes broadcast to one shape."""
         if len({x.sizes for x in operands}) > 1:
             operands = self._broadcast(operands)
         result = self.fresh(operands[0].sizes if shape is None else tuple(shape))
@@ -74,7 +74,7 @@ class RecordedArithmetic:
         return result
 
     def _broadcast(self, arrays: Sequence[Recorded]) -> tuple[Recorded, ...]:
-        """Views of one shape."""
+        """Views of the arrays' common shape."""
         if len({x.ndim for x in arrays}) > 1:
             raise CannotRecordError("broadcasting")
         check_fixed(*arrays)
@@ -82,14 +82,14 @@ class RecordedArithmetic:
         return tuple(self.broadcast(x, shape) for x in arrays)
 
     def broadcast(self, array: Recorded, shape: tuple[int, ...]) -> Recorded:
-        """A view."""
+        """A view of this shape."""
         check_fixed(array)
         pairs = zip(array.shape, array.strides, shape, strict=True)
         strides = tuple(stride if own == size else 0 for own, stride, size in pairs)
         return array.view(array.offset, shape, strides)
 
     def emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
-        """Arithmetic on arrays of the target's shape: along more axes than an instruction has, in several."""
+        """Arithmetic on arrays of the target's shape; several instructions if it has too many axes."""
         sizes, strides = merged(target.sizes, [target.strides, *(x.strides for x in operands)])
         if len(sizes) > AXES:
             known = [k for k, size in enumerate(target.sizes) if isinstance(size, int) and size > 1]
@@ -111,7 +111,7 @@ class RecordedArithmetic:
         return self._sum_over_rows("column_sums", array)
 
     def column_dots(self, a: Recorded, b: Recorded) -> Recorded:
-        """The sum over the rows of a b, in one pass."""
+        """The sum over the rows of the product a b, in one pass."""
         return self._sum_over_rows("column_sums_of_products", a, b)
 
     def _sum_over_rows(self, kind: str, *operands: Recorded) -> Recorded:
@@ -122,10 +122,10 @@ class RecordedArithmetic:
         self._add_arithmetic(kind, sizes, places)
         return result
 
-    # --- products and other work
+    # --- products and compiled functions
 
     def multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
-        """Matrix product, written to the target or added to it."""
+        """Write a matrix product to the target, or add it."""
         if not target.size:
             return
         factors = [self.by_rows(x.T).T if real_strides(x)[0] == 1 else self.by_rows(x) for x in (a, b)]
@@ -160,14 +160,14 @@ class RecordedArithmetic:
         self, function: int, parts: int, numbers: Any, arrays: Sequence[Recorded], kept: Any = None,
         multiplications: int = 0,
     ) -> None:  # fmt: skip
-        """A compiled function on arrays; see `Work`."""
+        """Call a compiled function on arrays; see `Work`."""
         places = [array.place for array in arrays]
         team, sizes = self._machine.team, [array.shape for array in arrays]
         self._draft.add(Work("Images", sizes, function, parts, team, places, numbers, kept, multiplications))
 
 
 def real_strides(x: Recorded) -> Strides:
-    """A matrix's strides, with those of an axis of size 1 as if it were longer and row-major."""
+    """A matrix's strides; an axis of size 1 gets the stride that it would have in a row-major matrix."""
     rows, columns = x.strides
     if x.shape[1] == 1:
         columns = 1
@@ -177,23 +177,20 @@ def real_strides(x: Recorded) -> Strides:
 
 
 def merged(shape: Sizes, strides: Sequence[Strides]) -> tuple[list[int | Quantity], list[list[int]]]:
-    """A shape with as few axes as the strides of all operands allow."""
+    """Join axes of a shape where the strides of all operands allow it; return the sizes and strides."""
     sizes: list[int | Quantity] = []
     steps: list[list[int]] = [[] for _ in strides]
     for axis, size in enumerate(shape):
         if size == 1:
             continue
-        last = sizes[-1] if sizes else None
-        if (
-            isinstance(last, int)
-            and isinstance(size, int)
-            and all(own[-1] == s[axis] * size for own, s in zip(steps, strides, strict=True))
-        ):
+        here, last = [own[axis] for own in strides], sizes[-1] if sizes else None
+        fits = [own[-1:] == [step * size] for own, step in zip(steps, here, strict=True)]
+        if isinstance(last, int) and isinstance(size, int) and all(fits):
             sizes[-1] = last * size
-            for own, s in zip(steps, strides, strict=True):
-                own[-1] = s[axis]
+            for own in steps:
+                own.pop()
         else:
             sizes.append(size)
-            for own, s in zip(steps, strides, strict=True):
-                own.append(s[axis])
+        for own, step in zip(steps, here, strict=True):
+            own.append(step)
     return sizes, steps

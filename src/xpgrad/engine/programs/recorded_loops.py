@@ -1,4 +1,4 @@
-"""Time loops, written down: row buffers, the weights of loops, their steps, and rows of uneven lengths."""
+"""The recorder's time loops: row buffers, the weights of loops, steps, and rows of uneven lengths."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from xpgrad.engine.standard import first_row
 
 
 class RecordedLoops(RecordedImages):
-    """The part of the recorder for time loops.
+    """The recorder's part for time loops.
 
-    `is_full` says whether the lengths of all calls are T, which resets stand behind.
+    `is_full` says whether the lengths, which have resets, are T in all calls.
     """
 
     def __init__(self, machine: Machine, dtype: Any, is_full: bool) -> None:
@@ -44,11 +44,11 @@ class RecordedLoops(RecordedImages):
         return self.fresh((count, width))
 
     def scratch(self, count: int | Quantity, width: int, like: Any) -> Recorded:
-        """New memory, its rows kept off distances at which they would push one another out of the caches."""
+        """New memory whose rows do not push one another out of the caches."""
         return self.fresh((count, line_of(width, self.dtype.itemsize)))[:, :width]
 
     def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
-        """The product, in new memory."""
+        """Matrix product, in new memory."""
         return self.matmul(a, b)
 
     def carry(self, array: Recorded) -> Recorded:
@@ -66,7 +66,7 @@ class RecordedLoops(RecordedImages):
         """The buffer itself."""
         return rows
 
-    # --- what is computed
+    # --- products and sums
 
     def chunk(self, width: int, like: Any) -> int:
         """As the engine."""
@@ -101,7 +101,7 @@ class RecordedLoops(RecordedImages):
         return array
 
     def roots(self, squares: Recorded) -> Recorded:
-        """In new memory."""
+        """The square roots, in new memory."""
         return self.arithmetic("root", squares)
 
     # --- loops
@@ -112,7 +112,7 @@ class RecordedLoops(RecordedImages):
 
     def loop_weight(self, weight: Recorded, times: int) -> LoopWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
-        if times == 1 and self._schedule is None:  # products of a single step need no loop
+        if times == 1 and self._schedule is None:  # a single step's products need no loop
             self._has_one_step = True
             return LoopWeight(weight)
         functions = compiled_products(self._name)
@@ -140,27 +140,28 @@ class RecordedLoops(RecordedImages):
         self._draft.add(RunTimeLoop(loop, stages, self._machine.team))
 
     def _resets(self, steps: ScheduledSteps) -> Resets | None:
-        """What the loop reads of resets, where there are any: a table in memory that the schedule writes."""
-        marks = steps.marks()
+        """The resets of a loop: a table that the schedule writes; None without resets."""
+        schedule, unit = steps.schedule, self.dtype.itemsize
+        marks = schedule.marks(steps.reverse)
         if marks is None or marks.block is None:
             return None
-        unit = self.dtype.itemsize
-        table = Recorded(self, marks.block, marks.bytes // unit, (steps.rows_at_most * 8 // unit,), (1,))
+        size = schedule.rows.most * 8 // unit
+        table = Recorded(self, marks.block, marks.bytes // unit, (size,), (1,))
         return Resets(self.xp.reshape(table, (1, -1)), self._carried)
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
-        """The stages one after the other, with products that take a weight as it is."""
+        """Run the stages in turn, with products of weights that are not packed."""
         span = Span._make(steps[0].tolist())
         for stage in stages:
             if isinstance(stage, Product):
-                first, weight = first_row(stage.source, span), stage.weight.array
+                first = first_row(stage.source, span)
                 rows = stage.source.rows[first : first + span.rows, :]
-                self._multiply_once(stage.target[: span.rows, :], rows, weight)
+                self._multiply_once(stage.target[: span.rows, :], rows, stage.weight.array)
             else:
                 self.scan([stage], steps)
 
     def _multiply_once(self, target: Recorded, rows: Recorded, weight: Recorded) -> None:
-        """Rows times a weight as it is; one of heads block by block."""
+        """Rows times a weight that is not packed; a weight with heads is multiplied block by block."""
         if weight.ndim == 2:
             self.multiply(target, rows, weight)
             return
@@ -171,14 +172,14 @@ class RecordedLoops(RecordedImages):
             self.product(sources[source, ...], weight[block, ...], targets[to, ...], add=block > to)
 
     def _by_head(self, x: Recorded, heads: int, width: int) -> Recorded:
-        """A matrix whose columns stand by block and head, as blocks of the heads' matrices."""
+        """A matrix whose columns are ordered by block and head, as matrices (block, head, rows, width)."""
         parted = x.split_last((x.shape[1] // (heads * width), heads, width))
         return self.xp.permute_dims(parted, (1, 2, 0, 3))
 
     # --- sequences of uneven lengths
 
     def schedule(self, lengths: Recorded | None, steps: int, batch: int) -> Schedule:
-        """What lengths and T decide; found once, in front of everything that asks for it."""
+        """The program's Schedule, which the first call records."""
         if self._schedule is None:
             block, resets = None, 0
             if lengths is not None:
@@ -200,7 +201,7 @@ class RecordedLoops(RecordedImages):
     ) -> Recorded:
         """Rows in another order, in new memory of these sizes; for the rest see `schedule.move_rows`."""
         if self._schedule is None:
-            raise CannotRecordError("rows of lengths that are not known")
+            raise CannotRecordError("rows of unknown lengths")
         result = self.fresh(sizes)
         places = [x.place for x in (result, array, initial) if x is not None]
         team, width = self._machine.team, result.shape[-1]
@@ -209,6 +210,6 @@ class RecordedLoops(RecordedImages):
 
 
 def _is_stack(x: Recorded) -> bool:
-    """Whether it is a matrix by rows or by columns, or several of these at equal distances."""
+    """Whether it consists of matrices at equal distances, each contiguous by rows or by columns."""
     sizes, _ = merged(x.sizes[:-2], [x.strides[:-2]])
     return len(sizes) <= 1 and 1 in real_strides(x[(*[0] * (x.ndim - 2), ...)])

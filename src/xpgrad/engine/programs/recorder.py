@@ -1,14 +1,14 @@
-"""An engine that writes down what a kernel asks for, instead of doing it: the result is a program.
+"""An engine that records what a kernel asks for, instead of computing it: the result is a program.
 
-A kernel whose calls have one form (shapes, strides, attributes) asks for the same things every time. Written
-down once, they are run again without the kernel, its checks and its views: see `program`.
+A kernel asks for the same work in all calls of one form (shapes, strides, attributes). Once recorded, this
+work runs again without the kernel, its checks and its views: see `program`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,26 +17,17 @@ from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process import guard
-from xpgrad.engine.programs.instructions import Block, array_loop
+from xpgrad.engine.programs.instructions import Block, CannotRecordError, array_loop
 from xpgrad.engine.programs.program import Program
-from xpgrad.engine.programs.recorded import (
-    CannotRecordError,
-    Recorded,
-    Sizes,
-    Strides,
-    check_fixed,
-    row_major,
-)
+from xpgrad.engine.programs.recorded import Recorded, Sizes, Strides, check_fixed
 from xpgrad.engine.programs.recorded_loops import RecordedLoops
 from xpgrad.engine.programs.schedule import steps_of_call
 
-__all__ = ["CannotRecordError", "Joined", "Recorded", "Recorder", "row_major"]
-
 
 class Joined(NamedTuple):
-    """Several of a call's arrays that are one operand, each behind the other along the first axis.
+    """Several of a call's arrays, concatenated along the first axis to one operand.
 
-    `layouts` holds the shape and strides of each; `shape` is that of the operand.
+    `layouts` holds the shape and strides of each array; `shape` is the operand's shape.
     """
 
     layouts: Sequence[tuple[tuple[int, ...], Strides]]
@@ -49,15 +40,15 @@ class Recorder(RecordedLoops):
     Parameters
     ----------
     machine : Machine
-        The one on whose threads the program is to run.
+        The machine whose threads will run the program.
     arrays : dict of str to (tuple, tuple) or Joined
         Sizes and strides of the call's arrays, in elements: integers, or multiples of `steps_of_call`.
     dtype : dtype
-        Of all of them.
+        The dtype of all arrays.
     steps : int, optional
-        The largest T of the calls that share the program; 0 if all have the same.
+        The largest T of the calls that share the program; 0 if all have the same T.
     is_full : bool, optional
-        Whether the lengths of all calls are T, which resets stand behind.
+        Whether the lengths, which have resets, are T in all calls.
     """
 
     name = "recorder"
@@ -82,17 +73,8 @@ class Recorder(RecordedLoops):
         }
         self._inputs = {name: pieces[0] for name, pieces in self._pieces.items() if name not in self._joined}
 
-    @classmethod
-    def of_unnamed(
-        cls, machine: Machine, layouts: Iterable[tuple[tuple[int, ...], Strides]], dtype: Any
-    ) -> tuple[Recorder, list[Recorded]]:
-        """A recorder of arrays without names, and these."""
-        named = {str(number): layout for number, layout in enumerate(layouts)}
-        recorder = cls(machine, named, dtype)
-        return recorder, [recorder.input(name) for name in named]
-
     def input(self, name: str) -> Recorded:
-        """One of the call's arrays, or several that are joined when the first one asks for them."""
+        """An operand: one of the call's arrays, or several, which its first use joins."""
         if name not in self._inputs:
             pieces = self._pieces[name]
             whole = pieces[0] if len(pieces) == 1 else self.xp.concat(pieces)
@@ -100,7 +82,7 @@ class Recorder(RecordedLoops):
         return self._inputs[name]
 
     def pieces(self, name: str, array: Recorded | None) -> list[Recorded | None]:
-        """An array of the shape of an operand that is joined, in the shapes of what was joined to it."""
+        """Split an array shaped like a joined operand into the shapes of its parts."""
         shapes = [shape for shape, _ in self._joined[name].layouts]
         if array is None:
             return [None] * len(shapes)
@@ -111,28 +93,30 @@ class Recorder(RecordedLoops):
         return [rows[end - shape[0] : end, ...] for shape, end in zip(shapes, ends, strict=True)]
 
     def program(self, results: Sequence[Recorded | None]) -> Program:
-        """What was written down, to be run for these results. The recorder has ended then."""
+        """The recorded program, with these results. The recorder cannot be used afterwards."""
         outputs: list[tuple[Block, Sizes] | None] = []
         taken = set(self._draft.inputs)
         for result in results:
             if result is None:
                 outputs.append(None)
                 continue
-            own, placed = result, self._draft.is_placed(result.block)
-            # Under a guard every result is computed in the arena, between red zones.
-            if guard.on or placed or own.block in taken or own.size != own.block.size or not own.contiguous:
+            own = result
+            is_whole = own.size == own.block.size and own.contiguous
+            is_inside = self._draft.whole(own.block).block is not own.block
+            # under a guard every result is computed in the arena, between red zones
+            if guard.on or is_inside or not is_whole or own.block in taken:
                 own = self.fresh(own.sizes)
                 self.copy(own, result)
             taken.add(own.block)
             outputs.append((own.block, own.sizes))
         program = Program(self._draft, outputs, self._machine, self.dtype)
-        # Recorded arrays know their recorder. If it kept them, they would wait for Python's collector of
-        # cycles, of which one run takes a tenth of a second in a process with PyTorch.
+        # Recorded arrays refer to their recorder. If it kept them, only Python's collector of cycles could
+        # free them, and one of its runs takes a tenth of a second in a process with PyTorch.
         vars(self).clear()
         return program
 
     def lower(self, array: Recorded) -> Recorded:
-        """Results stay what they are until the program runs."""
+        """The array: it is lowered when the program runs."""
         return array
 
     def quiet(self) -> Any:
@@ -141,7 +125,7 @@ class Recorder(RecordedLoops):
 
     @contextlib.contextmanager
     def lane(self, number: int) -> Iterator[None]:
-        """What is recorded within belongs to a lane of the program."""
+        """Context whose instructions belong to a lane of the program."""
         self._draft.lane = number
         yield
         self._draft.lane = None
@@ -151,7 +135,7 @@ class Recorder(RecordedLoops):
     def elementwise(
         self, formula: Formula, inputs: Sequence[Recorded | None], numbers: Sequence[float] = ()
     ) -> Recorded:
-        """The one result of a formula of contiguous arrays: of one shape, or of one element."""
+        """The result of a formula of contiguous arrays: of one shape, or of one element."""
         given = [x for x in inputs if x is not None]
         check_fixed(*given)
         shape = max((x.shape for x in given), key=prod)
@@ -176,7 +160,7 @@ class Recorder(RecordedLoops):
         results = {
             name: self.fresh((A, n if name == formula.each_output else 1, 1)) for name in formula.outputs
         }
-        # the result of every element comes before the numbers of rows
+        # the result with all elements comes before the results with one number for each row
         ordered = sorted(results, key=lambda name: name != formula.each_output)
         arrays = [*given, *(results[name] for name in ordered)]
         self._add_array_loop(code, A, A * n, (n,), arrays, numbers)

@@ -1,6 +1,6 @@
-"""Instructions for sequences of uneven lengths: what the lengths decide, and rows brought into order.
+"""Instructions for sequences of uneven lengths: tables that follow from the lengths, and moves of rows.
 
-Needs no llvmlite itself; what it writes down is compiled from `native_timeline`.
+`native_timeline` executes them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.guard import Zone
@@ -31,32 +32,32 @@ from xpgrad.engine.programs.instructions import (
 _QUANTITY = records.positions(records.Quantities)
 _CHUNK = records.length(records.ChunkQuantities)
 _SPAN = records.length(Span)  # integers of a step
+_PART = "int64 data, int64 part"
 
 
 def steps_of_call(most: int) -> Quantity:
-    """T, where the calls of a program have different ones."""
+    """T, if the calls of a program have different T."""
     return Quantity(_QUANTITY.padded, most)
 
 
 class Schedule(Work):
-    """What a call's lengths and T decide: the order of the batch, steps of loops, rows, cuts for threads.
+    """Find what follows from a call's lengths and T: the batch's order, steps, rows, cuts between threads.
 
-    It writes tables of integers, among them the program's quantities, and completes the program by these.
+    It writes tables of integers, among them the program's quantities, and inserts these into the program.
 
-    `lengths` has the length of each sequence, 64-bit integers one behind the other; with resets, T numbers
-    follow each length. None means that all are T. `steps` is the largest T, `batch` is N. `resets` is 1 where
-    the lengths have resets, and 2 where all are T besides. `itemsize` are the bytes of an element of the
-    program's arrays.
+    `lengths` has the length of each sequence as contiguous 64-bit integers; with resets, T numbers follow
+    each length. None means that all lengths are T. `steps` is the largest T, `batch` is N. `resets` is 1 if
+    the lengths have resets, and 2 if also all lengths are T. `itemsize` is the number of bytes of an element
+    of the program's arrays.
     """
 
     def __init__(
         self, lengths: Block | None, steps: int, batch: int, resets: int, itemsize: int, team: Team
     ) -> None:
-        from xpgrad.engine.programs.entry_points import compiled_schedule
-
         self.steps, self.batch, self.tables = steps, batch, Block(0)
         places = [Location(block) for block in (lengths, self.tables) if block is not None]
-        super().__init__("Schedule", (steps, batch), compiled_schedule(), 1, team, places)
+        function = c_function("schedule", "programs.native_timeline", _PART, "schedule(fields(data))")
+        super().__init__("Schedule", (steps, batch), function, 1, team, places)
         self._lengths, self._itemsize, self.resets = lengths, itemsize, resets
         self.is_full = lengths is None or resets == 2
         self._size = 0
@@ -69,7 +70,7 @@ class Schedule(Work):
         self._cuts: list[records.CutRequest] = []
 
     def _table(self, count: int) -> int:
-        """The place for `count` integers."""
+        """Reserve `count` integers; return their place."""
         place, self._size = self._size, self._size + count
         if guard.on:
             self.tables.zones.append(Zone(8 * self._size, 8 * self._size + LINE))
@@ -78,7 +79,7 @@ class Schedule(Work):
         return place
 
     def marks(self, reverse: bool) -> Address | None:
-        """What resets cut each row off from, where there are any."""
+        """The table of marks, which say from what resets cut off each row; None without resets."""
         if not self.resets:
             return None
         if reverse not in self._marks:
@@ -92,13 +93,13 @@ class Schedule(Work):
 
     @property
     def later(self) -> Quantity:
-        """How many steps come after the first one."""
+        """The number of steps after the first one."""
         return Quantity(_QUANTITY.later, self.steps - 1)
 
     def forward(
         self, reverse: bool = False, is_turned: bool = False
     ) -> tuple[ScheduledSteps, ScheduledSteps]:
-        """The first step, whose state before is the initial one, and the later ones.
+        """The first step, which reads the initial state, and the later steps.
 
         With `is_turned` the rows of a full batch have the order of time, and steps run against it.
         """
@@ -110,9 +111,9 @@ class Schedule(Work):
         return first, later
 
     def chunks(self, limit: int, reverse: bool = False, is_turned: bool = False) -> list[ScheduledChunk]:
-        """The steps from last to first, in as many chunks of about `limit` rows as there can be.
+        """The steps from last to first, in the largest possible number of chunks of about `limit` rows.
 
-        The last of these are empty where the sequences are short.
+        If the sequences are short, the last chunks are empty.
         """
         limit = max(1, min(limit, self.steps * self.batch))
         key = limit, is_turned
@@ -127,19 +128,18 @@ class Schedule(Work):
         return [ScheduledChunk(self, begin, asked.spans, largest, reverse) for begin in begins]
 
     def cuts(self, parts: int, low: int, high: int) -> Address:
-        """Where the cuts between threads stand, for the steps between two quantities."""
+        """The table of cuts between threads, for the steps between two quantities."""
         table = self._table(parts + 1)
         self._cuts.append(records.CutRequest(parts, low, high, table))
         return Address(self.tables, 8 * table)
 
     def known(self) -> records.Tables:
-        """What `native_timeline` takes of it."""
-        tables = Address(self.tables, 0)
+        """What `native_timeline` reads of it."""
         return records.Tables(
             batch=self.batch,
             steps=self.steps,
             resets=self.resets,
-            tables=tables,
+            tables=Address(self.tables, 0),
             order=self._order,
             ordered=self._ordered,
             place=self._place,
@@ -149,7 +149,7 @@ class Schedule(Work):
         )
 
     def quantities(self) -> Address:
-        """The table of quantities, once `numbers` has been asked for."""
+        """The table of quantities, after `numbers` was called."""
         return Address(self.tables, 8 * self._quantities_at)
 
     def numbers(self, addresses: list[Address]) -> list[Any]:
@@ -173,11 +173,11 @@ class Schedule(Work):
 
 @dataclass(frozen=True)
 class ScheduledSteps:
-    """Steps of a time loop that a Schedule finds: `count` of them.
+    """`count` steps of a time loop that a Schedule finds.
 
-    They are between the quantities `low` and `high`, counted from the first step. `table` says where the
-    table of steps stands among the schedule's, `first` which of that table's steps is the first of these;
-    `reverse`, whether time runs backwards.
+    They are between the quantities `low` and `high`, counted from the first step. `table` is the place of the
+    table of steps in the schedule's tables, `first` the number of the first of these steps in it, and
+    `reverse` says whether time runs backwards.
     """
 
     schedule: Schedule
@@ -189,24 +189,15 @@ class ScheduledSteps:
     reverse: bool
 
     def __len__(self) -> int:
-        """How many there can be."""
+        """The largest number of steps."""
         return self.count.most
 
     def spans(self) -> np.ndarray:
-        """Steps of sequences that are all as long as can be."""
+        """The steps of the longest possible sequences."""
         return np.asarray([Span(self.schedule.batch)] * self.count.most)
 
-    @property
-    def rows_at_most(self) -> int:
-        """How many rows the schedule's tables are made for."""
-        return self.schedule.steps * self.schedule.batch
-
-    def marks(self) -> Address | None:
-        """Of each row what resets cut it off from, where there are any."""
-        return self.schedule.marks(self.reverse)
-
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
-        """The head with these steps, and with the cuts between `parts` threads."""
+        """The head with these steps, and the cuts between `parts` threads."""
         shifts = [] if self.first is None else [(self.first, 8 * _SPAN)]
         spans = Address(self.schedule.tables, 8 * self.table, shifts)
         bounds = self.schedule.cuts(parts, self.low, self.high)
@@ -216,7 +207,7 @@ class ScheduledSteps:
 class ScheduledChunk:
     """Consecutive steps, from last to first, that a Schedule finds; see `_recurrent.timeline.Chunk`.
 
-    `base` is the first of the chunk's quantities, `table` where the steps from last to first stand among the
+    `base` is the first of the chunk's quantities, `table` the place of the steps from last to first in the
     schedule's tables. It has at most `most` rows. `reverse` says whether time runs backwards.
     """
 
@@ -239,7 +230,7 @@ class ScheduledChunk:
 
 @dataclass(frozen=True)
 class RowSlice:
-    """Rows of an array, as a key: `rows` of them from `start` on."""
+    """`rows` rows of an array from `start` on, as a key for `Recorded.__getitem__`."""
 
     start: Quantity | int
     rows: Quantity | int
@@ -255,18 +246,15 @@ def move_rows(
     team: Team,
     dtype: str,
 ) -> Work:
-    """Rows moved between the order of the batch and that of the time loop; for `kind` see `records.MoveKind`.
+    """Move rows between the order of the batch and the order of the time loop; for `kind` see `MoveKind`.
 
-    `reverse` says whether time runs backwards; the rows of a full batch have the order of time all the same.
-    The places are those of the target, the source, and the states before the first step where there are some:
-    with the strides of arrays over time and batch (T, N, width), else as if these were the last two axes.
-    Only the rows of the `chunk` are moved, without one all.
+    `reverse` says whether time runs backwards; the rows of a full batch keep the order of time even then. The
+    places are the target, the source and, for some kinds, the initial states. Arrays over time and batch
+    (T, N, width) have three strides, other arrays two. With a `chunk`, only its rows are moved.
     """
-    from xpgrad.engine.programs.entry_points import compiled_rows
-
     over_time = kind in ("pack", "unpack", "turn", "previous")
     parts = parts_for(width * schedule.batch * (schedule.steps if over_time else 1), team)
-    if kind in ("previous", "unsort"):  # a reset cuts off what was before
+    if kind in ("previous", "unsort"):  # a reset cuts off the step before
         schedule.marks(reverse)
     steps, zero = Quantity(_QUANTITY.steps, schedule.steps), Quantity(_QUANTITY.zero, 0)
     low, high, first = zero, steps, zero
@@ -285,5 +273,7 @@ def move_rows(
         )  # fmt: skip
         return records.flat(record)
 
+    call = f"move_rows(fields(data), part, np.{dtype})"
+    function = c_function(f"rows_{dtype}", "programs.native_timeline", _PART, call)
     tables = Location(schedule.tables)
-    return Work(f"MoveRows {kind}", width, compiled_rows(dtype), parts, team, [*places, tables], numbers)
+    return Work(f"MoveRows {kind}", width, function, parts, team, [*places, tables], numbers)

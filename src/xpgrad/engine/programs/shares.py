@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.instructions import Address, Work
@@ -34,9 +35,9 @@ class Region(NamedTuple):
 
     def head(self, start: int, team: Team, itemsize: int) -> list[Any]:
         """The instruction that lets a team run them, as it stands in front; `settle` completes it."""
-        from xpgrad.engine.programs.entry_points import compiled_share_of_program
-
-        work = Work("Shares", (), compiled_share_of_program(), len(self.bounds) - 1, team, [])
+        call = "execute_share(fields(data), part)"
+        run = c_function("program_share", "programs.native_program", "int64 data, int64 part", call)
+        work = Work("Shares", (), run, len(self.bounds) - 1, team, [])
         bounds = work.data_start(start + 1) + 2
         return [0, *work.code(start + 1, itemsize), Address(None, 0), Address(None, 8 * bounds), *self.bounds]
 

@@ -1,4 +1,4 @@
-"""Threads for a host that lends none: they sleep until a program has parts for them. For Linux."""
+"""Threads for a host that lends no threads: they sleep until a program has parts for them. For Linux."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ import threading
 import numpy as np
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.settings import thread_count
 
-_SEMAPHORE = 8
-"""Integers of memory for a semaphore, which has half as many."""
-_PLACES = 16
-"""Tasks that may wait for a thread; where there are more, the caller computes their parts itself."""
+_SEMAPHORE = 8  # integers of memory for a semaphore, twice as many as it needs
+_PLACES = 16  # the most tasks that wait for a thread; the caller itself computes the parts of further ones
 _AT = records.positions(records.WaitingRecord)
 
 
 class WaitingThreads:
-    """So many threads. They last as long as the process, and none is in a forked child.
+    """`count` threads that last as long as the process; a forked child has none of them.
 
-    Attributes
-    ----------
-    address : int
-        Of the WaitingRecord that `native_foreign.lend` takes; it lends nothing where there are no threads.
+    `address` is the address of the WaitingRecord that `native_foreign.lend` takes.
     """
 
     def __init__(self, count: int) -> None:
@@ -45,10 +41,8 @@ class WaitingThreads:
             os.register_at_fork(after_in_child=self._forget)
 
     def _start(self, count: int) -> None:
-        from xpgrad.engine.programs.entry_points import compiled_wait
-
-        # it returns never, and holds no lock of Python's meanwhile
-        wait = ctypes.CFUNCTYPE(None, ctypes.c_int64)(compiled_wait())
+        address = c_function("waiting_thread", "programs.native_foreign", "int64 waiting", "wait(waiting)")
+        wait = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)  # never returns, and holds no lock of Python
         for number in range(count):
             name = f"xpgrad-waiting-{number}"
             threading.Thread(target=wait, args=(self.address,), name=name, daemon=True).start()
@@ -58,7 +52,7 @@ class WaitingThreads:
 
 
 def _semaphore_calls(semaphore: int) -> tuple[int, int]:
-    """The addresses of ``sem_post`` and ``sem_wait``, for a semaphore that is made here; or zeros."""
+    """Make a semaphore at an address; return the addresses of ``sem_post`` and ``sem_wait``, else zeros."""
     if sys.platform != "linux":
         return 0, 0
     library = ctypes.CDLL(None)
@@ -71,5 +65,5 @@ def _semaphore_calls(semaphore: int) -> tuple[int, int]:
 
 @functools.cache
 def waiting_threads() -> WaitingThreads:
-    """Those of this process: with the caller, as many as `thread_count` says."""
+    """The waiting threads of this process: with the caller, `thread_count` threads."""
     return WaitingThreads(thread_count() - 1)
