@@ -344,7 +344,7 @@ def run(args: argparse.Namespace) -> int:
         message(f"check: {problem}")
         return 2
     if args.guard:
-        guard.turn_on()
+        guard.on = True
     if args.peers or args.write or args.interpreter:
         return int(tool("xpgrad_peers.command", "check --peers").run_peers(KERNELS, args))
     if args.random is not None:

@@ -1,5 +1,4 @@
 """Resources of this process: threads, memory, llvmlite, settings, and messages to a waiting person.
 
-It imports no other sub-package of the engine, except the compiled code that a team's threads run (at first
-use).
+It imports no other sub-package of the engine, except, at first use, the compiled code of a team's threads.
 """

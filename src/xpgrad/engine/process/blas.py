@@ -1,6 +1,6 @@
-"""Functions of loaded libraries by name, and the threads of NumPy's own BLAS, held back while parts run.
+"""Functions of loaded libraries by name, and one thread for NumPy's BLAS while parts run.
 
-NumPy multiplies what is not compiled. An OpenBLAS with threads of its own would start them for each part.
+NumPy computes products that are not compiled. Its OpenBLAS would start its own threads for each part.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def symbol(library: ctypes.CDLL, name: str) -> int:
 
 
 def in_one_thread() -> contextlib.AbstractContextManager[None]:
-    """A context in which each product of NumPy's takes one thread: the caller's team already runs several."""
+    """Context in which each product of NumPy's uses one thread: the caller's team already runs several."""
     return _limited(_numpy_threads())
 
 
 @functools.cache
 def _numpy_threads() -> tuple[Callable, Callable] | None:
-    """OpenBLAS's getter and setter of its number of threads; None where NumPy has another BLAS, or none.
+    """OpenBLAS's getter and setter of its number of threads; None if NumPy has another BLAS.
 
-    They are in the libraries of an extension module of NumPy's that may go.
+    They are in the libraries of NumPy's extension module `_umath_linalg`, which a later NumPy may lack.
     """
     extension = getattr(np.linalg, "_umath_linalg", None)
     if extension is None:
@@ -59,7 +59,7 @@ _limit_depth: dict[int, tuple[int, int]] = {}  # by setter: contexts open, numbe
 
 @contextlib.contextmanager
 def _limited(functions: tuple[Callable, Callable] | None) -> Iterator[None]:
-    """One thread per product. OpenBLAS has one setting per process: the last context to close restores it."""
+    """Set one thread. OpenBLAS has one setting per process, which the last context to close restores."""
     if functions is None:
         yield
         return

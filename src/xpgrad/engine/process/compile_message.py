@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# Seconds of compiling before the message, and the longest time that loading from the cache takes.
+# seconds of compiling before the message, and the longest time of a load from the cache
 _PATIENCE, _LOADING = 2.0, 0.2
 
 _TEXT = (
@@ -61,10 +61,10 @@ def _someone_is_looking() -> bool:
 
 
 def _is_of_notebook(stream: Any) -> bool:
-    """Whether an IPython kernel runs this process and shows the stream, which no file or text captures."""
+    """Whether an IPython kernel runs this process and shows the stream, which nothing captures."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel") and not isinstance(stream, io.TextIOWrapper | io.StringIO)
 
 
 compiling = _CompileMessage()
-"""A context in which something is compiled, or loaded from the cache."""
+"""Context in which something is compiled, or loaded from the cache."""

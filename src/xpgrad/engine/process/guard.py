@@ -1,8 +1,8 @@
-"""A mode for tests that finds what is written, or read, in the wrong place: ``XPGRAD_GUARD=1``.
+"""A mode for tests that finds writes and reads in the wrong place: ``XPGRAD_GUARD=1``.
 
-Memory of a call lies between red zones, which are checked after each instruction of a program, and after each
-compiled function that runs without one. It is filled with NaN before its first use, and where the system can
-do that, a page that may not be touched lies behind it. `programs.guarded` does this for programs.
+A call's memory lies between red zones, which are checked after each instruction of a program, and after each
+compiled function outside programs. It is filled with NaN before its first use. If the system allows it, a
+page that nobody may touch follows. `programs.guarded` does this for programs.
 """
 
 from __future__ import annotations
@@ -19,25 +19,19 @@ from typing import NamedTuple
 import numpy as np
 
 RED = 4096
-"""Bytes of a red zone."""
+"""The number of bytes of a red zone."""
 WORD = 0xA5
-"""Each of its bytes."""
+"""Each byte of a red zone."""
 UNWRITTEN = 0xFF
 """Each byte of memory before its first use: NaN as a float of any size, -1 as an integer."""
 _PAGE = mmap.PAGESIZE
 
 on = os.environ.get("XPGRAD_GUARD", "") not in ("", "0")
-"""Whether memory is guarded."""
+"""Whether memory is guarded; set before the first call."""
 
 
 class GuardError(RuntimeError):
     """Something was written or read outside of its memory."""
-
-
-def turn_on() -> None:
-    """Guard the memory of all later calls; to be called before the first one."""
-    global on
-    on = True
 
 
 class Zone(NamedTuple):
@@ -48,7 +42,7 @@ class Zone(NamedTuple):
 
 
 def memory(size: int) -> tuple[np.ndarray, int]:
-    """New memory of `size` bytes and its address, a multiple of 64: between red zones, filled with NaN."""
+    """New memory of `size` bytes between red zones, filled with NaN, and its address, a multiple of 64."""
     length = -(-(size + 2 * RED) // _PAGE) * _PAGE
     pages = mmap.mmap(-1, length + _PAGE)
     whole = np.frombuffer(pages, dtype=np.uint8)
@@ -61,7 +55,7 @@ def memory(size: int) -> tuple[np.ndarray, int]:
 
 
 def _protect(address: int) -> None:
-    """Let nobody touch the page at an address, where the system has a call for that."""
+    """Forbid access to the page at an address, if the system has a call for that."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         _library().mprotect(ctypes.c_void_p(address), ctypes.c_size_t(_PAGE), 0)
 
@@ -72,7 +66,7 @@ def _library() -> ctypes.CDLL:
 
 
 def damage(address: int, zones: Sequence[Zone]) -> str | None:
-    """What was written into red zones of the memory at an address; None if nothing was."""
+    """The message for writes into red zones of the memory at an address; None if there were none."""
     for begin, end in zones:
         found = np.frombuffer(ctypes.string_at(address + begin, end - begin), dtype=np.uint8)
         wrong = np.flatnonzero(found != WORD)
@@ -82,23 +76,23 @@ def damage(address: int, zones: Sequence[Zone]) -> str | None:
     return None
 
 
-# --- results of calls that no program computes
+# --- results of calls without a program
 
 _results: dict[int, tuple[weakref.ref, int]] = {}
 
 
 def result(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A new array between red zones, which `check_results` looks at."""
+    """A new array between red zones, which `check_results` checks."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     whole, address = memory(size)
     array = whole.view(dtype).reshape(shape)
-    # Every view of the array refers to this one: the array itself may go while a view of it stays.
+    # every view of the array refers to its base: the array itself may die while a view of it lives
     _results[address] = weakref.ref(array.base, lambda _: _results.pop(address, None)), size
     return array
 
 
 def check_results(what: str) -> None:
-    """Raise a GuardError if what has just been computed wrote beside a result that is still there."""
+    """Raise a GuardError if the last computation, `what`, wrote outside a result that is still alive."""
     if not on:
         return
     for address, (alive, size) in [*_results.items()]:
@@ -109,9 +103,9 @@ def check_results(what: str) -> None:
 
 
 def check(what: str, address: int, size: int, inside: Iterable[Zone] = ()) -> None:
-    """Raise a GuardError if what has just been computed left its memory, or wrote beside a result.
+    """Raise a GuardError if the last computation, `what`, left its memory, or wrote outside a result.
 
-    `inside` are zones of that memory, of `size` bytes.
+    `inside` are zones in this memory, which has `size` bytes.
     """
     found = damage(address, [Zone(-RED, 0), *inside, Zone(size, size + RED)])
     if found:

@@ -9,10 +9,10 @@ import threading
 class LastingLock:
     """A lock, for `with`, that its own thread may take again, and that is free in every forked child.
 
-    A signal handler may call a kernel in the middle of another call, in the same thread. A fork copies a lock
-    as it is: if another thread holds it, nobody in the child can give it back. So a child has a new one. The
-    fork does not wait for the other thread instead, which may itself wait for a lock that the fork has taken,
-    such as logging's.
+    A signal handler may call a kernel in the middle of another call, in the same thread. A fork copies locks:
+    if another thread holds one, nobody in the child can release it. So the child gets a new lock. The fork
+    does not wait for the other thread, which may itself wait for a lock that the fork has taken, such as
+    logging's.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class LastingLock:
             os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        """In a child: another thread's lock is lost; one of the forking thread itself goes on."""
+        """In a child: replace the lock if another thread held it; keep it if the forking thread held it."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:

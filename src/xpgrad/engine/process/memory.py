@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,17 +13,14 @@ import numpy as np
 from xpgrad.engine.process import guard
 
 LINE = 64
-_ALIASED = 2048  # bytes: what lies so far apart, or a multiple of it, meets in few lines of the caches
-"""Bytes of a cache line: what begins in one shares it with nothing else."""
+"""The number of bytes of a cache line."""
+_ALIASED = 2048  # bytes: addresses at multiples of this distance share few lines of the caches
 _addressof, _from_buffer = ctypes.addressof, ctypes.c_char.from_buffer
 _KEPT = 1 << 26  # bytes of arenas that a thread keeps for its next calls
 
 
 def address_of(array: np.ndarray) -> int:
-    """The address of its first element.
-
-    ctypes tells it five times as fast as NumPy, of arrays that may be written and are one piece.
-    """
+    """The address of an array's first element; for contiguous writable arrays ctypes is the faster way."""
     try:
         return _addressof(_from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
@@ -31,15 +29,12 @@ def address_of(array: np.ndarray) -> int:
 
 COMPUTED = {np.dtype(name): name for name in ("float32", "float64")}
 """The dtypes of compiled computations, by name."""
-_NAMES: dict[np.dtype, str] = {}
 
 
+@functools.cache
 def name_of(dtype: np.dtype) -> str:
     """The dtype's name, cached because NumPy rebuilds it each time."""
-    name = _NAMES.get(dtype)
-    if name is None:
-        name = _NAMES[dtype] = dtype.name
-    return name
+    return dtype.name
 
 
 def aligned(size: int, dtype: np.dtype) -> np.ndarray:
@@ -50,14 +45,14 @@ def aligned(size: int, dtype: np.dtype) -> np.ndarray:
 
 
 Arena = tuple[np.ndarray, int]
-"""Memory, and the address in it where a line begins."""
+"""Memory, and the address of the first cache line in it."""
 
 
 class _Arenas(threading.local):
-    """A thread's arenas that no call uses, those kept last behind the others.
+    """A thread's arenas that no call uses, ordered by the time when they were kept.
 
-    A signal handler, a finalizer or another greenlet may run a kernel between any two steps of what follows.
-    So each step takes an arena off the list or adds one, and the list is the only place that both use.
+    A signal handler, a finalizer or another greenlet may run a kernel between any two steps of the functions
+    below. So each step takes one arena off the list or adds one, and only the list is shared.
     """
 
     def __init__(self) -> None:
@@ -70,20 +65,14 @@ _arenas = _Arenas()
 def take_arena(size: int) -> Arena:
     """Memory for `size` bytes; not cleared.
 
-    It belongs to the caller until `keep_arena` returns it. Calls in between in the same thread get another
-    one. After an exception it is not returned.
+    It belongs to the caller until `keep_arena` returns it; meanwhile calls in the same thread get other
+    memory. After an exception it is not returned.
     """
     if guard.on:
         return guard.memory(size)
-    kept, least = _arenas.kept, size + LINE
-    small = []
-    found = None
-    while kept:
-        found = _popped(kept)
-        if found is None or len(found[0]) >= least:
-            break
+    kept, least, small = _arenas.kept, size + LINE, []
+    while (found := _popped(kept)) is not None and len(found[0]) < least:
         small.append(found)
-        found = None
     kept += reversed(small)
     if found is not None:
         return found
@@ -92,7 +81,7 @@ def take_arena(size: int) -> Arena:
 
 
 def keep_arena(arena: Arena) -> None:
-    """Keep it for the thread's next calls, and those kept last beside it as far as there is room."""
+    """Keep it for the thread's next calls; drop the arenas that were kept first if there is no room."""
     if guard.on:
         return
     kept = _arenas.kept
@@ -108,7 +97,7 @@ def keep_arena(arena: Arena) -> None:
 
 
 def _popped(kept: list[Arena]) -> Arena | None:
-    """The arena kept last, and None if there is no more."""
+    """Take the arena that was kept last; None if there is none."""
     try:
         return kept.pop()
     except IndexError:
@@ -116,14 +105,14 @@ def _popped(kept: list[Arena]) -> Arena | None:
 
 
 def line_of(count: int, itemsize: int) -> int:
-    """How many elements a line of so many takes: more, where lines would meet in few places of the caches."""
+    """The stride for rows of `count` elements: larger if rows would share few lines of the caches."""
     return count + (LINE // itemsize if count * itemsize % _ALIASED == 0 else 0)
 
 
 class Workspaces(NamedTuple):
-    """Memory for `parts` parts of some work, so many bytes each: what they need, and no more.
+    """Memory for `parts` parts of some work, `bytes` bytes for each.
 
-    Compiled code finds that of a part at `stride` times its number.
+    Compiled code finds a part's memory at `stride` times the part's number.
     """
 
     parts: int
@@ -140,7 +129,7 @@ class Workspaces(NamedTuple):
         return self.parts * self.stride
 
     def zones(self) -> Iterator[guard.Zone]:
-        """What lies between the parts' memory."""
+        """The red zones between the parts' memory."""
         if guard.on:
             for part in range(self.parts):
                 yield guard.Zone(part * self.stride + self.bytes, (part + 1) * self.stride)
@@ -149,7 +138,7 @@ class Workspaces(NamedTuple):
 class WorkMemory:
     """``with WorkMemory(workspaces, what) as address``: memory for the parts of a compiled function.
 
-    `what` tells a guard's error what was computed.
+    `what` names the computation in a guard's error.
     """
 
     def __init__(self, workspaces: Workspaces, what: str) -> None:
@@ -176,18 +165,18 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 LARGE = 1 << 22
-"""Bytes from which on a result's memory is used again.
+"""The least bytes of a result whose memory is used again.
 
-The C library returns such memory to the system, glibc always that of 32 MB and more. The next step would get
-it anew and cleared, which takes from a sixth of a step to as long as the step.
+The C library returns so large memory to the system, glibc always from 32 MB on. Getting it back, cleared,
+would take between a sixth of a step and a whole step.
 """
 _PAGE = 1 << 12
 _POOL = 1 << 28  # bytes that a process keeps
-_pool: dict[int, np.ndarray] = {}  # by address, those kept last behind the others
+_pool: dict[int, np.ndarray] = {}  # by address, ordered by the time when it was kept
 
 
 class _Lease:
-    """Memory for an array; the pool gets it back when nothing refers to the array any more."""
+    """Memory for an array; the pool gets it back when nothing refers to the array."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self._memory = memory
@@ -198,13 +187,13 @@ class _Lease:
 
 
 def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory for a result; not cleared. Of large ones that are gone it is used again.
+    """Memory for a result; not cleared. Large results use the memory of earlier ones again.
 
-    All but the smallest begin with a cache line: TensorFlow copies arrays that do not.
+    All but the smallest results begin with a cache line: TensorFlow copies arrays that do not.
     """
     array = new_array(shape, dtype)
     size = array.nbytes
-    if size < LARGE:  # most are; an array of which nothing is used costs little
+    if size < LARGE:  # most are; the array costs little if it is not used
         fits = size < _PAGE or guard.on or address_of(array) % LINE == 0
         return array if fits else aligned(array.size, array.dtype).reshape(shape)
     if guard.on:
@@ -216,10 +205,10 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _pooled(size: int) -> np.ndarray | None:
-    """The smallest memory of the pool that has room, if no more than half of it would stay unused."""
+    """Take the pool's smallest memory that is large enough, but at most twice as large as needed."""
     fitting = [item for item in [*_pool.items()] if size <= len(item[1]) <= 2 * size]
     for address, _ in sorted(fitting, key=lambda item: len(item[1])):
-        # One step: another thread, or a finalizer in this one, may look at the pool too.
+        # one step: another thread, or a finalizer in this one, may use the pool too
         memory = _pool.pop(address, None)
         if memory is not None:
             return memory
@@ -227,7 +216,7 @@ def _pooled(size: int) -> np.ndarray | None:
 
 
 def _keep_result(memory: np.ndarray) -> None:
-    """Keep it, and those kept last beside it as far as there is room."""
+    """Keep it; drop memory that was kept first if there is no room."""
     _pool[address_of(memory)] = memory
     room = _POOL
     for address, kept in reversed([*_pool.items()]):

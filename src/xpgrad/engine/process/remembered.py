@@ -1,4 +1,4 @@
-"""What was found before, by what it was found for."""
+"""Caches of bounded size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Value = TypeVar("_Value")
 
 
 class Remembered(dict[Any, _Value]):
-    """A dict of at most 512 entries: a new one takes the place of the oldest."""
+    """A dict of at most 512 entries: a new entry replaces the oldest one."""
 
     MOST = 512
     _writing = LastingLock()
@@ -25,5 +25,5 @@ class Remembered(dict[Any, _Value]):
 
 
 def remembered(function: Callable[..., _Value]) -> functools._lru_cache_wrapper[_Value]:
-    """Decorator: as many results of a function as a `Remembered` has, by its arguments."""
+    """Decorator: cache a function's results, as many as a `Remembered` holds."""
     return functools.lru_cache(maxsize=Remembered.MOST)(function)

@@ -1,4 +1,4 @@
-"""What the process may use: a compiler, a number of threads, a part of a cache."""
+"""Settings of the process: whether it compiles, its number of threads, the size of its caches."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ def jit_enabled() -> bool:
     Raises
     ------
     ValueError
-        For a word that is neither yes nor no.
+        If the word means neither yes nor no.
     """
     return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _has_compiler()
 
 
 def wants_jit(word: str) -> bool:
     """The meaning of a value of ``XPGRAD_JIT``; empty means yes."""
-    wanted = _WORDS.get(word)  # asked at every call, so the common values are looked up first
-    if wanted is None:
-        wanted = _WORDS.get(word.strip().lower())
+    wanted = _WORDS.get(word.strip().lower())
     if wanted is None:
         raise ValueError(f"XPGRAD_JIT is {word!r}, expected 1, true, yes or on, or 0, false, no or off")
     return wanted
@@ -41,12 +39,12 @@ def _has_compiler() -> bool:
 
 
 def thread_count() -> int:
-    """The number of threads for independent blocks: ``XPGRAD_NUM_THREADS``, or else one per core.
+    """The number of threads: ``XPGRAD_NUM_THREADS``, or else one per core.
 
     Raises
     ------
     ValueError
-        For what is no whole number of at least 1.
+        If ``XPGRAD_NUM_THREADS`` is no whole number of at least 1.
     """
     chosen = os.environ.get("XPGRAD_NUM_THREADS")
     if chosen:
@@ -57,13 +55,13 @@ def thread_count() -> int:
 
 
 def schedulable_cores() -> int:
-    """Cores on which this process may be scheduled; all cores where the system does not tell."""
+    """The number of cores on which this process may run; all cores if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache
 def second_level_cache() -> int:
-    """Bytes of a core's second-level cache, from 1 to 2 MB; 1 MB where the system does not tell."""
+    """The bytes of a core's second-level cache, from 1 to 2 MB; 1 MB if the system does not tell."""
     known = 1 << 20
     with contextlib.suppress(OSError, ValueError, IndexError):
         size = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()

@@ -1,6 +1,6 @@
-"""From how much work on several threads pay, and where equal parts of it end.
+"""The least work for which several threads pay, and the boundaries of equal parts.
 
-Below these numbers handing work to a thread costs more than it saves. They were measured with OpenMP's
+With less work, handing parts to threads costs more than it saves. The numbers were measured with OpenMP's
 threads; `Team.grain` raises them for products and copies in threads that sleep.
 """
 
@@ -9,29 +9,29 @@ from __future__ import annotations
 from xpgrad.engine.process.team import Team
 
 TIME_LOOP = 1 << 14
-"""Elements of a time loop with products, all of its steps together."""
+"""Elements of a time loop with products, in all steps."""
 COPY = 1 << 15
 """Elements of a copy or a sum in a program."""
 ARRAY = 1 << 17
 """Elements of a loop over an array, or of a time loop without products."""
 IMAGES = 1 << 18
-"""Elements of the images of a thread."""
+"""Elements of the images for one thread."""
 PRODUCT = 1 << 19
 """Multiply-adds of a matrix product."""
 LANE = 1 << 21
-"""Multiply-adds of the large works of a lane, which has a thread of its own; see `programs.lanes`."""
+"""Multiply-adds of the large works of a lane; see `programs.lanes`."""
 
 
 def compiled_parts(elements: int, team: Team, least: int) -> int:
-    """Into how many parts compiled code cuts work that pays from `least` elements on.
+    """The number of parts of compiled work for which threads pay from `least` elements on.
 
-    A team without addresses needs Python to start its threads: it gets one part.
+    It is 1 for a team without addresses, whose threads Python must start.
     """
     return team.size() if elements >= least and team.addresses is not None else 1
 
 
 def product_threads(multiplications: int, threads: int, grain: int) -> int:
-    """How many of the threads of a team with this `grain` so many multiplications are worth."""
+    """The number of threads for a product of `multiplications` multiply-adds."""
     return threads if multiplications >= PRODUCT * grain else 1
 
 

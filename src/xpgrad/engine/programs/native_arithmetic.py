@@ -1,6 +1,6 @@
-"""What an ArithmeticRecord does, compiled: row by row, in vector instructions; needs llvmlite.
+"""The compiled functions for an ArithmeticRecord: row by row, in vector instructions; needs llvmlite.
 
-The rows' instructions are generated: as loops over elements they take five times as long to compile.
+The vector instructions are generated: loops over elements would take five times as long to compile.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,20 +15,20 @@ from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_functio
 __all__ = ["arithmetic"]
 
 _AT, _KIND = positions(ArithmeticRecord), positions(ArithmeticKind)
-_LINES = 4  # for each part, at least, where parts have rows
-_TOGETHER = 4  # rows of a sum over rows, whose target is written once for all of them
+_LINES = 4  # the least rows of a part; with fewer, parts are columns
+_TOGETHER = 4  # rows that a sum over rows adds before it writes its target
 
 
 def arithmetic(dtype: str, lanes: int) -> Any:
-    """The function ``(data, part)`` for a dtype, with so many elements in a vector.
+    """The function ``(data, part)`` for a dtype, with `lanes` elements in a vector.
 
-    A part has some of the rows, or of the columns where rows are few or summed up.
+    A part has some of the rows, or some of the columns if rows are few or summed.
     """
     write_row, add_rows, size = _row(dtype, lanes), _column_sums(dtype, lanes), np.dtype(dtype).itemsize
 
     @inside()
     def place(data, at, plane, row, column):
-        """The address of an element of the operand whose record stands at `at`."""
+        """The address of an element of the operand with its record at `at`."""
         number = data[at.outer] * plane + data[at.row] * row + data[at.column] * column
         return data[at.address] + size * number
 
@@ -56,7 +56,7 @@ def arithmetic(dtype: str, lanes: int) -> Any:
     return run
 
 
-# Of each kind, how many sources it has, and what it computes of vectors of them.
+# for each kind, the number of its sources and its result from their vectors
 _RESULTS: dict[str, tuple[int, Callable[..., Any]]] = {
     "zero": (0, lambda code: code.zero),
     "copy": (1, lambda code, a: a),
@@ -67,10 +67,10 @@ _RESULTS: dict[str, tuple[int, Callable[..., Any]]] = {
 
 
 def _row(dtype: str, lanes: int) -> Any:
-    """The function ``(kind, target, first, second, y, x, z, count)``: one row.
+    """The function ``(kind, target, first, second, y, x, z, count)``, which computes one row.
 
-    The three are addresses; y, x and z are the distances of their elements. Where these are 1, or the second
-    source has one element for all, whole vectors are computed, else one element after the other.
+    `target`, `first` and `second` are addresses; y, x and z are the distances of their elements. If the
+    distances are 1, or z is 0, whole vectors are computed, else single elements.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -110,13 +110,13 @@ def _row(dtype: str, lanes: int) -> Any:
 
 
 _Load = Callable[[Any, Any], Any]
-"""The vector of a source from a number on; the second argument is as for `VectorCode.load_first`."""
+"""Loads the vector of a source from an element on; the second argument is as for `VectorCode.load_first`."""
 
 
 def _column_sums(dtype: str, lanes: int) -> Any:
-    """The function ``(products, target, first, line, second, other, rows, count)``: sums over rows.
+    """The function ``(products, target, first, line, second, other, rows, count)``, which sums over rows.
 
-    Of a matrix, whose rows are `line` elements apart, or where `products` is 1 of its product with another.
+    It sums a matrix, whose rows are `line` elements apart, or, if `products` is 1, its product with a second.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -128,7 +128,7 @@ def _column_sums(dtype: str, lanes: int) -> Any:
             code.store_first(code.zero, code.at(target, number), rest)
 
         def add(k: Any, together: int, is_product: bool) -> None:
-            """So many rows, from the k-th on, to the target."""
+            """Add `together` rows, from the k-th on, to the target."""
             numbers = [builder.add(k, INT64(m)) for m in range(together)]
             starts = [
                 (code.at(first, builder.mul(row, line)), code.at(second, builder.mul(row, other)))

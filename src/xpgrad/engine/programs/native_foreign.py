@@ -1,7 +1,7 @@
-"""What runs a program for a host that calls C functions, compiled. Needs llvmlite; `foreign` asks for it.
+"""The compiled functions with which a host runs a program. Needs llvmlite; see `foreign`.
 
-Several threads may run one program at a time, and nothing here takes a lock: memory is taken and given back
-by single exchanges of words.
+Several threads may run a program at the same time, and nothing here takes a lock: memory is taken and given
+back by single exchanges of words.
 """
 
 from llvmlite import ir
@@ -32,11 +32,11 @@ from xpgrad.engine.process.memory import LINE
 from xpgrad.engine.programs.foreign import SLOTS
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
-OUT_OF_MEMORY, GUARD = 1, 2  # what `run` returns when something went wrong
-_SPINS = 2000  # looks at the other threads' work before the processor is offered to somebody else
-_IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host
+OUT_OF_MEMORY, GUARD = 1, 2  # errors that `run` returns
+_SPINS = 2000  # a caller's looks at the other threads' work before it yields the processor
+_IDLE = 30_000  # a thread's looks for more work, some 30 us, before it goes back to the host
 _HUGE = 1 << 21  # bytes of a huge page
-_WORTH_HUGE = 1 << 20  # bytes from which on memory is worth some
+_WORTH_HUGE = 1 << 20  # the least bytes of memory that gets huge pages
 _ADVISE_HUGE = 14  # Linux' MADV_HUGEPAGE
 
 _SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgramRecord)
@@ -47,7 +47,7 @@ _INT64 = ir.IntType(64)
 
 
 def _on_word(instruction, arguments):
-    """The function ``(address, ...)`` that is one instruction on a word which other threads change."""
+    """The function ``(address, ...)`` that is one instruction on a word that other threads change."""
 
     def write(code, given):
         return instruction(code.builder, code.builder.inttoptr(given[0], _INT64.as_pointer()), *given[1:])
@@ -56,7 +56,7 @@ def _on_word(instruction, arguments):
 
 
 def _change(operation):
-    """Change a word at once for all threads; what stood there before is returned."""
+    """Change a word atomically, and return its old value."""
     return _on_word(lambda builder, word, value: builder.atomic_rmw(operation, word, value, "seq_cst"), 2)
 
 
@@ -67,19 +67,19 @@ def _put(builder, word, value):
 
 _look = _on_word(lambda builder, word: builder.load_atomic(word, "acquire", 8), 1)
 _exchange, _add = _change("xchg"), _change("add")
-# write a word where 0 stands; whether it did
+# write a word if it is 0, and return whether it was
 _put_if_zero = _on_word(_put, 2)
 
 
-# --- memory: a block begins with its size, in a line of its own
+# --- memory: a block begins with its size, in a cache line of its own
 
 
 @inside()
 def advise(address, size):
-    """Ask for huge pages, which come in fewer faults, for memory that may be written for the first time.
+    """Ask for huge pages, which need fewer page faults, for memory that may be written for the first time.
 
-    That is only advice: memory which has its pages already is as it was. A host's buffers stand side by side
-    in memory that it allocates as one: so those pages count too that are a buffer's in part.
+    The advice does not change memory that has its pages already. A host puts buffers next to one another in
+    large memory of its own, so pages that contain only a part of the buffer count too.
     """
     calls = system()
     if size >= _WORTH_HUGE and calls[_CALLS.advise] != 0:
@@ -90,7 +90,7 @@ def advise(address, size):
 
 @inside()
 def _take(slots, size):
-    """The address of a block of at least `size` bytes, 0 where there is no memory."""
+    """The address of a block of at least `size` bytes; 0 if there is no memory."""
     for k in range(SLOTS):
         block = _exchange(slots + 8 * k, 0)
         if block != 0:
@@ -115,14 +115,14 @@ def _give_back(slots, block):
 
 # --- threads: a run's crew. Its words:
 #
-# - LEFT: how many parts of the work at hand nobody has begun; below 1 there are none
-# - FUNCTION, DATA: that work
-# - DONE: how many of its parts are done
-# - USERS: who still looks at these words; the last one frees their memory
+# - LEFT: the number of parts of the current work that no thread has begun; it may fall below 0
+# - FUNCTION, DATA: this work
+# - DONE: the number of its parts that are done
+# - USERS: the number of threads that use these words; the last one frees their memory
 # - OVER: 1 when the run is over
-# - THERE: how many of the host's threads have been asked to come and have not left
+# - THERE: the number of the host's threads that were called and have not left
 #
-# Whoever takes a part reads FUNCTION and DATA behind that: they do not change before all parts are done.
+# A thread reads FUNCTION and DATA after it has taken a part: they do not change before all parts are done.
 
 LEFT, FUNCTION, DATA, DONE, USERS, OVER, THERE = range(7)
 _CREW = THERE + 1
@@ -130,7 +130,7 @@ _CREW = THERE + 1
 
 @inside()
 def _take_parts(crew):
-    """Run parts of the work at hand until nobody has to begin one."""
+    """Run parts of the current work until all have begun."""
     here = crew.ctypes.data
     while _look(here) > 0:
         part = _add(here, -1) - 1
@@ -148,9 +148,9 @@ def _let_go(crew):
 
 @inside()
 def task(address):
-    """What a thread of the host does: parts of a run's work, until the run is over or has none for a while.
+    """Run parts of a run's work in a thread of the host, until the run is over or has no work for a while.
 
-    To call a thread again takes longer than much of the work does that is left between two calls.
+    The thread waits for more work because calling a thread often takes longer than the work.
     """
     crew, looks = words(address, _CREW), 0
     while looks < _IDLE and _look(address + 8 * OVER) == 0:
@@ -164,7 +164,7 @@ def task(address):
 
 @inside()
 def _crew_of(host):
-    """The crew of a run, made when it is first needed; 0 where there is no memory for it."""
+    """The crew of a run, made at its first use; 0 if there is no memory."""
     if host[_HOST.crew] == 0:
         address = allocate(8 * _CREW)
         if address == 0:
@@ -178,7 +178,7 @@ def _crew_of(host):
 
 @inside()
 def _dismiss(host):
-    """The run is over."""
+    """Tell a run's crew that the run is over."""
     address = words(host, _HOST_WORDS)[_HOST.crew]
     if address != 0:
         _exchange(address + 8 * OVER, 1)
@@ -187,11 +187,11 @@ def _dismiss(host):
 
 @inside()
 def parallel(work):
-    """Run the parts of a program's work here and in the host's threads, as many of these as come.
+    """Run the parts of a program's work here and in the host's threads.
 
-    `work` holds a SharedWork whose last words are the address of a HostWords and that of `task`. The caller
-    runs whatever no other thread has begun, and so waits for running threads alone. A thread may come when
-    all is done.
+    `work` holds a SharedWork, whose last words are the addresses of a HostWords and of `task`. The caller
+    runs all parts that no other thread has begun, so it only waits for running threads. A thread may arrive
+    when all parts are done.
     """
     function, data, parts = work[_SHARED.function], work[_SHARED.data], work[_SHARED.parts]
     host, task_address = words(work[_SHARED.team_first], _HOST_WORDS), work[_SHARED.team_second]
@@ -217,12 +217,12 @@ def parallel(work):
             call_for_int(give_way)
 
 
-# --- threads that wait for tasks, for a host that lends none; see `waiting.WaitingThreads`
+# --- threads that wait for tasks, for a host that lends no threads; see `waiting.WaitingThreads`
 
 
 @inside()
 def lend(waiting, task_address, data):
-    """Let a waiting thread run a task; 0 where one will. They know one task, which is `task`."""
+    """Let a waiting thread run the task on `data`; return 0 if it will. The task is always `task`."""
     about = words(waiting, length(WaitingRecord))
     for k in range(about[_WAITING.places]):
         if _put_if_zero(about[_WAITING.tasks] + 8 * k, data) != 0:
@@ -233,7 +233,7 @@ def lend(waiting, task_address, data):
 
 @inside()
 def wait(waiting):
-    """What a waiting thread does as long as the process lives."""
+    """Wait for tasks and run them, as long as the process lives."""
     about = words(waiting, length(WaitingRecord))
     while about[_WAITING.post] != 0:
         call_with_numbers(about[_WAITING.wait], (about[_WAITING.semaphore],))
@@ -248,9 +248,9 @@ def wait(waiting):
 
 @inside()
 def run(program, addresses, count, host):
-    """Run a program on `count` memories of a host; 0, or what went wrong.
+    """Run a program on `count` memories of a host; return 0 or an error.
 
-    `host` is the address of a HostWords, whose crew is 0, and `program` that of a ForeignProgramRecord.
+    `host` is the address of a HostWords with crew 0, and `program` the address of a ForeignProgramRecord.
     """
     at, about = _PROGRAM, words(program, _PROGRAM_WORDS)
     code_length, places = about[at.code_length], about[at.places]

@@ -1,7 +1,7 @@
-"""What a guard does before and after each instruction of a program, compiled; needs llvmlite.
+"""The compiled checks of a guard before and after each instruction of a program; needs llvmlite.
 
-The lists and their meaning are in `records.Guard`. Nothing is raised here: the first thing that is wrong is
-written into the Guard's Finding, and no instruction follows.
+`records.Guard` describes the lists. Nothing is raised here: the first error is written into the Guard's
+Finding, and no instruction follows.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def _found(guard, number, kind, which, low, high):
 
 @inside()
 def _check_zones(guard, number):
-    """Look for bytes that differ in the red zones that are in use."""
+    """Find changed bytes in the red zones that are in use."""
     at = _ZONE
     for k in range(guard[_GUARD.zone_count]):
         zone = fields(guard[_GUARD.zones] + 8 * len(at) * k)
@@ -56,7 +56,7 @@ def _check_zones(guard, number):
 
 @inside()
 def _check_schedule(guard, number):
-    """Quantities at most as large as planned, and tables that are what they should be."""
+    """Check that quantities are at most as large as planned, and that the tables are consistent."""
     at, of = _LIMIT, _GUARD.tables
     quantities = fields(guard[_GUARD.quantities])
     for k in range(guard[_GUARD.limit_count]):
@@ -80,7 +80,7 @@ def _check_schedule(guard, number):
 
 @inside()
 def _check_rows(guard, number):
-    """The rows of a time loop's steps are within its matrices."""
+    """Check that the rows of a time loop's steps are within its matrices."""
     at = _ROWS
     for k in range(guard[_GUARD.row_count]):
         limit = fields(guard[_GUARD.rows] + 8 * len(at) * k)
@@ -97,24 +97,22 @@ def _check_rows(guard, number):
 
 @inside()
 def before(code, number):
-    """Fill memory that instruction `number` is the first one to use, paint red zones, check a loop's rows."""
+    """Fill memory and red zones that instruction `number` is the first to use; check a loop's rows."""
     guard = fields(code[_AT])
-    at = _MEMORY
     for k in range(guard[_GUARD.unwritten_count]):
-        memory = fields(guard[_GUARD.unwritten] + 8 * len(at) * k)
-        if memory[at.first] == number:
-            array_at(memory[at.address], np.uint8, memory[at.bytes])[:] = UNWRITTEN
-    zone_at = _ZONE
+        memory = fields(guard[_GUARD.unwritten] + 8 * len(_MEMORY) * k)
+        if memory[_MEMORY.first] == number:
+            array_at(memory[_MEMORY.address], np.uint8, memory[_MEMORY.bytes])[:] = UNWRITTEN
     for k in range(guard[_GUARD.zone_count]):
-        zone = fields(guard[_GUARD.zones] + 8 * len(zone_at) * k)
-        if zone[zone_at.first] == number:
-            array_at(zone[zone_at.address], np.uint8, zone[zone_at.bytes])[:] = WORD
+        zone = fields(guard[_GUARD.zones] + 8 * len(_ZONE) * k)
+        if zone[_ZONE.first] == number:
+            array_at(zone[_ZONE.address], np.uint8, zone[_ZONE.bytes])[:] = WORD
     _check_rows(guard, number)
 
 
 @inside()
 def after(code, number):
-    """Check what instruction `number` has left."""
+    """Check the memory after instruction `number`."""
     guard = fields(code[_AT])
     _check_zones(guard, number)
     if guard[_GUARD.scheduled] == number:
@@ -123,15 +121,15 @@ def after(code, number):
 
 @inside()
 def execute_guarded(address, begin, end):
-    """As `native_program.execute`, one instruction after the other until something is wrong."""
+    """Do the same as `native_program.execute`, with checks, and stop at the first error."""
     code, i, number = fields(address), begin, 0
     while i < end:
         before(code, number)
         if fields(code[_AT])[_GUARD.finding.instruction] != 0:
             return
-        behind = i + code[i + _HEAD.length]
-        execute(address, i, behind)
+        after_it = i + code[i + _HEAD.length]
+        execute(address, i, after_it)
         after(code, number)
         if fields(code[_AT])[_GUARD.finding.instruction] != 0:
             return
-        i, number = behind, number + 1
+        i, number = after_it, number + 1

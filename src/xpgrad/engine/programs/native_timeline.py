@@ -1,9 +1,9 @@
-"""The rows of sequences of uneven lengths, compiled: which they are, and how they move; needs llvmlite.
+"""Compiled functions for the rows of sequences of uneven lengths; needs llvmlite.
 
-`timeline` says what rows are. Here the lengths come with each call of a program. `schedule` finds the order
-of the batch, the steps of the time loops, the rows of each chunk and the cuts between threads, and writes
-them into a table. Then it completes the program, some of whose integers are *quantities* that lengths decide.
-`move_rows` brings arrays over time and batch into the order of the rows, and back.
+`timeline` defines rows. Here each call of a program brings its lengths. `schedule` writes tables: the order
+of the batch, the steps of the time loops, the rows of each chunk, and the cuts between threads. Then it
+writes the *quantities*, integers that the lengths decide, into the program. `move_rows` brings arrays over
+time and batch into the order of the rows, and back.
 """
 
 from xpgrad.engine.compiled.native import elements, inside, words
@@ -31,7 +31,7 @@ _SCHEDULE, _MOVE_ROWS, _MOVE = positions(ScheduleRecord), positions(MoveRowsReco
 _SPAN, _QUANTITIES, _CHUNK = positions(Span), positions(Quantities), positions(ChunkQuantities)
 _CHUNK_REQUEST, _CUT_REQUEST, _ADDITION = positions(ChunkRequest), positions(CutRequest), positions(Addition)
 _PROGRAM = positions(ProgramHead)
-_REQUESTS = length(ScheduleRecord)  # where those for chunks and cuts begin
+_REQUESTS = length(ScheduleRecord)  # the place of the first request
 
 
 @inside()
@@ -40,13 +40,8 @@ def _vector(address):
 
 
 @inside()
-def _bounded(length, steps):
-    return min(max(length, 0), steps)
-
-
-@inside()
 def _fill(batch, steps, order, place, ordered, starts):
-    """The same as `_sort` for a full batch, whose lengths are all `steps`."""
+    """Do the same as `_sort` for a full batch, whose lengths are all `steps`."""
     for n in range(batch):
         order[n], place[n], ordered[n] = n, n, steps
     for step in range(steps + 1):
@@ -56,28 +51,28 @@ def _fill(batch, steps, order, place, ordered, starts):
 
 @inside()
 def _sort(lengths, apart, batch, steps, order, place, ordered, starts):
-    """The batch by falling length, and the first row of each step; returns how many steps there are.
+    """Find the batch's order by falling length, and each step's first row; return the number of steps.
 
-    The lengths stand so many numbers `apart`.
+    Consecutive lengths are `apart` numbers apart.
     """
     starts[: steps + 2] = 0
     most = 0
     for n in range(batch):
-        length = _bounded(lengths[apart * n], steps)
+        length = min(max(lengths[apart * n], 0), steps)
         most = max(most, length)
-        starts[length + 1] += 1  # how many have this length, one place further
-    # the first place of each length, the longest first: a sum from behind
+        starts[length + 1] += 1  # the number of sequences of this length
+    # replaced by the first place of each length: the sum of the numbers of longer sequences
     before = 0
     for length in range(steps, -1, -1):
         same = starts[length + 1]
         starts[length + 1] = before
         before += same
     for n in range(batch):
-        length = _bounded(lengths[apart * n], steps)
+        length = min(max(lengths[apart * n], 0), steps)
         p = starts[length + 1]
         starts[length + 1] += 1
         order[p], place[n], ordered[p] = n, p, length
-    # now starts[length + 1] is how many have at least this length: the rows of step length - 1
+    # now starts[length + 1] is the number of sequences of at least this length: the rows of step length - 1
     row = 0
     for step in range(steps):
         count = starts[step + 2]
@@ -89,13 +84,13 @@ def _sort(lengths, apart, batch, steps, order, place, ordered, starts):
 
 @inside()
 def _row(step, is_turned, starts, steps):
-    """The first row of a step. Of a full batch, rows may have the order of time, against which steps run."""
+    """The first row of a step. With `is_turned`, the rows of a full batch run against the steps."""
     return starts[steps - 1 - step] if is_turned else starts[step]
 
 
 @inside()
 def _write_marks(marks, reverse, is_turned, lengths, apart, order, ordered, starts, steps):
-    """Of each row, what resets cut it off from; they stand behind their sequence's length."""
+    """Mark what resets cut each row off from; a sequence's resets follow its length."""
     for step in range(steps):
         first = _row(step, is_turned, starts, steps)
         for p in range(starts[step + 1] - starts[step]):
@@ -110,7 +105,7 @@ def _write_marks(marks, reverse, is_turned, lengths, apart, order, ordered, star
 
 @inside()
 def _write_span(span, step, is_turned, starts, steps, start):
-    """A step, as the engines' Span has it; `start` is the chunk's first row."""
+    """Write a step as a Span; `start` is the chunk's first row."""
     now = _row(step, is_turned, starts, steps)
     span[_SPAN.rows], span[_SPAN.now], span[_SPAN.local] = starts[step + 1] - starts[step], now, now - start
     span[_SPAN.before] = _row(step - 1, is_turned, starts, steps) if step else 0
@@ -118,17 +113,17 @@ def _write_span(span, step, is_turned, starts, steps, start):
 
 @inside()
 def _write_spans(spans, is_turned, starts, steps):
-    """The steps from first to last."""
+    """Write the steps from first to last."""
     for step in range(steps):
         _write_span(spans[len(_SPAN) * step :], step, is_turned, starts, steps, 0)
 
 
 @inside()
 def _write_chunks(limit, most, is_turned, chunks, spans, starts, steps):
-    """The quantities of chunks of about `limit` rows, from the last one to the first, and their steps.
+    """Write the quantities and steps of chunks of about `limit` rows, from the last chunk to the first.
 
-    `most` chunks are there, as many as the longest sequences need. Where fewer are needed, the last ones
-    written are empty: a product that starts a sum must not be empty, it would only write zeros.
+    The program has `most` chunks, which the longest sequences need. If a call needs fewer, the chunks that
+    come last are empty: the first chunk starts a sum, and an empty product would only write zeros.
     """
     at, rows = _CHUNK, starts[steps]
     used = max(1, -(-rows // limit))
@@ -153,9 +148,9 @@ def _write_chunks(limit, most, is_turned, chunks, spans, starts, steps):
 
 @inside()
 def _write_cuts(cuts, parts, ordered, low, high, count):
-    """Where to cut the rows of the steps from low to high into parts of nearly equal work.
+    """Cut the rows of the steps from low to high into parts of nearly equal work.
 
-    A row belongs to the part in which the middle of its work is, so the cuts are the nearest to equal work.
+    A row belongs to the part that contains the middle of its work.
     """
     total = 0
     for p in range(count):
@@ -174,7 +169,7 @@ def _write_cuts(cuts, parts, ordered, low, high, count):
 
 @inside()
 def schedule(data):
-    """Write the tables of a program's Timeline, and complete the program; see `schedule.Schedule.numbers`."""
+    """Write a program's tables, and the quantities into the program; see `schedule.Schedule.numbers`."""
     at = _SCHEDULE
     lengths, batch = _vector(data[at.lengths]), data[at.known.batch]
     tables, code = _vector(data[at.known.tables]), _vector(data[at.code])
@@ -225,7 +220,7 @@ def schedule(data):
 
 @inside()
 def _strided(data, at):
-    """The address and the distances of an array, whose record stands at `at`."""
+    """The address and the strides of an array, from its record at `at`."""
     return data[at.address], data[at.outer], data[at.row], data[at.column]
 
 
@@ -246,25 +241,15 @@ def _clear_row(target, y, width):
 
 
 @inside()
-def _source(data):
-    """The address of the source's first element, and the distances of its last two axes."""
-    source, _, x1, x2 = _strided(data, _MOVE_ROWS.source)
-    return source, x1, x2
-
-
-@inside()
 def _unpack(data, part, real):
-    """Rows to time and batch; padding is 0."""
+    """Move rows to time and batch; padding is 0."""
     at = _MOVE_ROWS
     tables, known = _vector(data[at.known.tables]), at.known
     batch, steps, reverse, width = data[known.batch], data[at.high], data[at.reverse], data[at.width]
-    ordered, starts, place = (
-        tables[data[known.ordered] :],
-        tables[data[known.starts] :],
-        tables[data[known.place] :],
-    )
+    ordered, starts = tables[data[known.ordered] :], tables[data[known.starts] :]
+    place = tables[data[known.place] :]
     target, y0, y1, y2 = _strided(data, at.target)
-    source, x1, x2 = _source(data)
+    source, _, x1, x2 = _strided(data, at.source)
     for time in range(part, steps, data[at.parts]):
         for n in range(batch):
             to, p = elements(target, y0 * time + y1 * n, real), place[n]
@@ -277,7 +262,7 @@ def _unpack(data, part, real):
 
 @inside()
 def _is_cut_off(data, row):
-    """Whether a reset stands between a row and the step before it."""
+    """Whether a reset separates a row from the step before it."""
     at = _MOVE_ROWS
     place = data[at.known.reverse_marks if data[at.reverse] else at.known.marks]
     return place >= 0 and _vector(data[at.known.tables])[place + row] & NOTHING_BEFORE != 0
@@ -285,16 +270,16 @@ def _is_cut_off(data, row):
 
 @inside()
 def _move_states(data, part, real):
-    """States of sequences to the order of the rows, and back; or the rows of the last steps.
+    """Move sequences' states to the order of the rows, or back; or the rows of the last steps.
 
-    A state that a reset cuts off gets nothing back.
+    A state that a reset cuts off gets zeros back.
     """
     at = _MOVE_ROWS
     tables, known, kind = _vector(data[at.known.tables]), at.known, data[at.kind]
     order, ordered = tables[data[known.order] :], tables[data[known.ordered] :]
     starts, width = tables[data[known.starts] :], data[at.width]
     target, _, y1, y2 = _strided(data, at.target)
-    source, x1, x2 = _source(data)
+    source, _, x1, x2 = _strided(data, at.source)
     initial, _, z1, z2 = _strided(data, at.initial)
     is_turned, steps = data[at.is_turned], data[at.steps]
     for p in range(part, data[known.batch], data[at.parts]):
@@ -316,7 +301,7 @@ def _move_states(data, part, real):
 
 @inside()
 def _by_steps(data, part, real):
-    """The rows of some steps: from time and batch, of the other direction, or of the step before."""
+    """Fetch the rows of some steps: from time and batch, the other direction, or the step before."""
     at = _MOVE_ROWS
     tables, known, kind, reverse = _vector(data[at.known.tables]), at.known, data[at.kind], data[at.reverse]
     order, ordered = tables[data[known.order] :], tables[data[known.ordered] :]
@@ -329,10 +314,10 @@ def _by_steps(data, part, real):
         for p in range(starts[step + 1] - starts[step]):
             row = _row(step, is_turned, starts, steps) + p
             to, other = elements(target, y1 * (row - first), real), ordered[p] - 1 - step
-            if kind == _MOVE.pack:  # time and batch to rows
+            if kind == _MOVE.pack:  # from time and batch
                 time = other if reverse else step
                 _copy_row(to, y2, elements(source, x0 * time + x1 * order[p], real), x2, width)
-            elif kind == _MOVE.turn:  # rows of one direction to those of the other
+            elif kind == _MOVE.turn:  # from the other direction
                 _copy_row(to, y2, elements(source, x1 * (starts[other] + p), real), x2, width)
             elif _is_cut_off(data, row):
                 _clear_row(to, y2, width)
@@ -345,7 +330,7 @@ def _by_steps(data, part, real):
 
 @inside()
 def move_rows(data, part, real):
-    """One part of a MoveRowsRecord: every `parts`-th step or sequence."""
+    """Run one part of a MoveRowsRecord: every `parts`-th step or sequence."""
     kind, at = data[_MOVE_ROWS.kind], _MOVE
     if kind == at.unpack:
         _unpack(data, part, real)
