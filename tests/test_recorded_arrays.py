@@ -203,12 +203,6 @@ def test_stacks_of_matrices(
     np.testing.assert_allclose(run(write, a, b), (1 + add) * expected, rtol=1e-12, atol=1e-13)
 
 
-def test_an_array_backwards_is_copied(rng: np.random.Generator) -> None:
-    x = rng.normal(size=(3, 4, 5))
-    backwards = run(lambda recorder, x: recorder.contiguous(recorder.xp.flip(x, axis=(0, 2))), x)
-    np.testing.assert_array_equal(backwards, x[::-1, :, ::-1])
-
-
 def test_what_has_no_instruction_is_refused(rng: np.random.Generator) -> None:
     geometry = conv_geometry("conv", (1, 8, 200), (8, 8, 150), **PLAIN)
 

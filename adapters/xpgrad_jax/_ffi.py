@@ -38,9 +38,6 @@ class Registry:
         """The words that compiled code finds by a symbol: the addresses of the table and of `schedule`."""
         self._build(64)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def add(self, description: str, program: ForeignProgram) -> Key:
         """Keep a program, and return its key: the digest of its description."""
         digest = np.frombuffer(hashlib.blake2b(description.encode(), digest_size=16).digest(), ">i8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,12 @@ class ProgramEngine(ScanEngine):
         arrays = [x if x is None or x.size == 1 else jnp.broadcast_to(x, shape) for x in inputs]
         if all(x is None or x.shape != shape for x in arrays):
             return super().elementwise(formula, inputs, numbers, out)  # of one element
-        made = _run(_Elements(formula, tuple(numbers)), arrays, [shape])
+        work = _Work(
+            _description("elementwise", formula, numbers),
+            lambda own, result: tuple(f"axis{k}" if own == result else None for k in range(len(own))),
+            lambda recorder, *given: [recorder.elementwise(formula, given, numbers)],
+        )
+        made = _run(work, arrays, [shape])
         return super().elementwise(formula, inputs, numbers, out) if made is None else made[0]
 
     def over_rows(
@@ -66,9 +71,12 @@ class ProgramEngine(ScanEngine):
             x = jnp.broadcast_to(x, (A, width, B))
             arrays.append(jnp.reshape(jnp.moveaxis(x, 2, 1), (A * B, width, 1)))
         widths = [n if name == formula.each_output else 1 for name in formula.outputs]
-        made = _run(
-            _RowFormulaWriter(formula, tuple(numbers)), arrays, [(A * B, width, 1) for width in widths]
+        work = _Work(
+            _description("over_rows", formula, numbers),
+            lambda own, result: ("row" if own[0] == result[0] else None, None, None),
+            lambda recorder, *given: recorder.over_rows(formula, given, numbers),
         )
+        made = _run(work, arrays, [(A * B, width, 1) for width in widths])
         if made is None:
             return super().over_rows(formula, operands, numbers, out)
         return tuple(
@@ -79,63 +87,26 @@ class ProgramEngine(ScanEngine):
         self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
     ) -> Any:
         """See Images."""
-        made = _run(_Whole(compute, key), arrays, [tuple(shape)])
+        # no axes may be split here, because the whole kernel is split
+        work = _Work(str(key), lambda own, _: (None,) * len(own), lambda *given: [compute(*given)])
+        made = _run(work, arrays, [tuple(shape)])
         return super().whole(compute, arrays, shape, key) if made is None else made[0]
 
 
-class _Whole:
-    """Records a sum of convolutions."""
+class _Work(NamedTuple):
+    """A computation that a program records.
 
-    def __init__(self, compute: Callable[..., Any], key: tuple[Any, ...]) -> None:
-        self._compute, self._key = compute, key
+    `description` identifies it in any process. `labels(shape, result)` are the axes of an array that may be
+    split, for the shape of the first result. `write(recorder, *arrays)` returns the recorded results.
+    """
 
-    def description(self) -> str:
-        """Text that identifies the computation in any process."""
-        return str(self._key)
-
-    def labels(self, shape: Shape, result: Shape) -> Labels:
-        """The axes of an array that may be split: none, because the whole kernel is split."""
-        return (None,) * len(shape)
-
-    def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The recorded result."""
-        return [self._compute(recorder, *arrays)]
+    description: str
+    labels: Callable[[Shape, Shape], Labels]
+    write: Callable[..., Sequence[Any]]
 
 
-class _Elements:
-    """Records an elementwise formula."""
-
-    method = "elementwise"
-
-    def __init__(self, formula: Any, numbers: tuple[float, ...]) -> None:
-        self._formula, self._numbers = formula, numbers
-
-    def description(self) -> str:
-        """Text that identifies the computation in any process."""
-        numbers = [float(number).hex() for number in self._numbers]
-        return f"{self.method} {_described(self._formula)} {numbers}"
-
-    def labels(self, shape: Shape, result: Shape) -> Labels:
-        """The axes of an array that may be split: all that are not broadcast."""
-        return tuple(f"axis{k}" if shape == result else None for k in range(len(shape)))
-
-    def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The recorded results."""
-        return [recorder.elementwise(self._formula, arrays, self._numbers)]
-
-
-class _RowFormulaWriter(_Elements):
-    """Records a row formula."""
-
-    method = "over_rows"
-
-    def labels(self, shape: Shape, result: Shape) -> Labels:
-        """The axes of an array that may be split: the rows."""
-        return ("row" if shape[0] == result[0] else None, None, None)
-
-    def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The recorded results."""
-        return list(recorder.over_rows(self._formula, arrays, self._numbers))
+def _description(method: str, formula: Formula | RowFormula, numbers: Sequence[float]) -> str:
+    return f"{method} {_described(formula)} {[float(number).hex() for number in numbers]}"
 
 
 def _described(part: Any) -> str:
@@ -154,7 +125,7 @@ def _described(part: Any) -> str:
     return repr(part)
 
 
-def _run(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any] | None:
+def _run(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any] | None:
     """The results of some work as one call of a program; None if it has no program."""
     given = [x for x in arrays if x is not None]
     if given[0].dtype not in (jnp.float32, jnp.float64) or any(0 in x.shape for x in given):
@@ -170,17 +141,17 @@ def _run(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]
         made = _partitioning.shapes_of_results(axes, [x.shape for x in parts], shapes)
         return _call(work, [None if x is None else next(each) for x in arrays], made)
 
-    return _partitioning.split(run, work.description(), axes, *given)
+    return _partitioning.split(run, work.description, axes, *given)
 
 
-def _axes(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> Axes | None:
+def _axes(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> Axes | None:
     """The axes of some work's arrays and results."""
     operands, results = [tuple(x.shape) for x in arrays], [*shapes]
     axes = Axes(*(tuple(work.labels(shape, shapes[0]) for shape in part) for part in (operands, results)))
     return _partitioning.agreeing(axes, operands + results)
 
 
-def _call(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
+def _call(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
     """The results of some work on whole arrays, for which it has a program."""
     key, given = _key_of(work, arrays), [x for x in arrays if x is not None]
     if key is None:
@@ -188,21 +159,18 @@ def _call(work: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any
     return _ffi.call(key, given, [jax.ShapeDtypeStruct(shape, given[0].dtype) for shape in shapes])
 
 
-def _key_of(work: Any, arrays: Sequence[Any]) -> _ffi.Key | None:
-    return _key(work, [None if x is None else (tuple(x.shape), np.dtype(x.dtype)) for x in arrays])
-
-
 _keys: dict[str, _ffi.Key | None] = {}
 
 
-def _key(work: Any, forms: Sequence[tuple | None]) -> _ffi.Key | None:
+def _key_of(work: _Work, arrays: Sequence[Any]) -> _ffi.Key | None:
     """The key of the program of some work on arrays of these shapes and dtypes; None without a program."""
-    text = f"{xpgrad.__version__} {work.description()} {forms} {foreign_machine.team.size()}"
+    forms = [None if x is None else (tuple(x.shape), np.dtype(x.dtype)) for x in arrays]
+    text = f"{xpgrad.__version__} {work.description} {forms} {foreign_machine.team.size()}"
     if text not in _keys:
 
-        def write(recorder: Any, *arrays: Any) -> Sequence[Any]:
-            given = iter(arrays)
-            return work.write(recorder, [None if form is None else next(given) for form in forms])
+        def write(recorder: Any, *given: Any) -> Sequence[Any]:
+            each = iter(given)
+            return work.write(recorder, *(None if form is None else next(each) for form in forms))
 
         try:
             program = write_parts(write, foreign_machine, [form for form in forms if form is not None])

@@ -127,10 +127,7 @@ class JaxKernel(KernelDescription):
     def _samples_are_open(self, arrays: Mapping[str, Any], attributes: Attributes) -> bool:
         """Whether the batch size of a recurrent kernel is symbolic, so its rows cannot be laid out.
 
-        Raises
-        ------
-        ValueError
-            If another size is symbolic.
+        Other sizes must not be symbolic.
         """
         if not self.is_recurrent:
             return False
@@ -170,14 +167,7 @@ def _with_axis(x: Any, axis: int | None) -> Any:
 
 
 def as_attributes(operator: str, values: Mapping[str, Any]) -> Attributes:
-    """Attributes as a part of keys: lists become tuples, and arrays of one number become this number.
-
-    Raises
-    ------
-    TypeError
-        For a traced number, for an array of several numbers, and for other values that cannot be part of a
-        key.
-    """
+    """Attributes as a part of keys: lists become tuples, and arrays of one number become this number."""
     return Attributes({name: _frozen(operator, name, value) for name, value in values.items()})
 
 
@@ -202,13 +192,7 @@ def _frozen(operator: str, name: str, value: Any) -> Any:
 
 
 def as_array(operator: str, name: str, operand: Any) -> jax.Array:
-    """An operand as a JAX array; NumPy's arrays are converted by `jax.numpy.asarray`.
-
-    Raises
-    ------
-    TypeError
-        If it is neither JAX's nor NumPy's.
-    """
+    """An operand of JAX or NumPy as a JAX array."""
     if isinstance(operand, jax.Array):
         return operand
     if isinstance(operand, np.ndarray):

@@ -45,18 +45,10 @@ def axes_of_call(
     results: Sequence[tuple[str, Shape]],
     per_sample: bool = False,
 ) -> Axes | None:
-    """The axes of a call of a kernel, of its gradient or tangent; None where no axis may be split.
+    """The axes of a call of a kernel, of its gradient or tangent; None if no axis may be split.
 
-    Parameters
-    ----------
-    kernel : JaxKernel
-        The kernel.
-    attributes : Attributes
-        The call's attributes.
-    operands, results : sequence of (str, tuple of int)
-        The kernel's names, and shapes; gradients and tangents have their operand's name.
-    per_sample : bool
-        Whether gradients of parameters have an axis for the samples in front.
+    `operands` and `results` are the kernel's names with shapes; gradients and tangents have their operand's
+    name. With `per_sample`, gradients of parameters have an axis for the samples in front.
     """
     leader = next(shape for name, shape in operands if name in kernel.shapes)
     labels = tuple(_labels(kernel, name, shape, leader, attributes) for name, shape in operands)
@@ -202,18 +194,10 @@ def _devices_of(platform: str) -> list[Any]:
 
 
 def split(run: Callable[..., Sequence[Any]], what: str, axes: Axes, *arrays: Any) -> list[Any]:
-    """The results of `run` for arrays that XLA may split.
+    """The results of `run` for arrays that XLA may split along `axes`.
 
-    Parameters
-    ----------
-    run : callable
-        Takes arrays, or their parts, and returns the results, or their parts and terms of sums.
-    what : str
-        The description of the computation, which distinguishes executables in JAX's cache.
-    axes : Axes
-        The axes that may be split.
-    *arrays : array
-        The arrays.
+    `run` takes arrays, or their parts, and returns the results, or their parts and terms of sums. `what`
+    describes the computation, and distinguishes executables in JAX's cache.
     """
     rule = _SplitRule(run, axes, _splitting_among.get())
     call = custom_partitioning(rule.run)

@@ -21,10 +21,9 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 import xpgrad
-from xpgrad._operators.for_adapters import write_program
+from xpgrad._operators.for_adapters import Mapped, MappedCall, write_program
 from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad_jax import _ffi, _partitioning
-from xpgrad_jax._batching import map_forward, map_gradient
 from xpgrad_jax._inline import foreign_machine, inlining
 from xpgrad_jax._kernel import Attributes, JaxKernel
 from xpgrad_jax._partitioning import varying
@@ -116,12 +115,7 @@ def _plain_tangent(
 
 @functools.lru_cache(maxsize=1024)
 def _program(
-    name: str,
-    run: Callable[..., Any],
-    names: Names,
-    forms: tuple,
-    options: Attributes,
-    threads: int,
+    name: str, run: Callable[..., Any], names: Names, forms: tuple, options: Attributes, threads: int
 ) -> _ffi.Key | None:
     """The key of a kernel's or gradient's program for these shapes and dtypes; None without a program."""
     if any(0 in shape for shape, _ in forms):
@@ -135,31 +129,24 @@ def _program(
 
 
 def _native(
-    name: str,
-    run: Callable[..., Any],
-    names: Names,
-    options: Mapping[str, Any],
-    arrays: Sequence[Any],
+    name: str, run: Callable[..., Any], names: Names, options: Mapping[str, Any], arrays: Sequence[Any],
     results: Sequence[Any],
-) -> list[Any] | None:
+) -> list[Any] | None:  # fmt: skip
     """The results as one call of a program; None without a program."""
     if _ffi.why_not() is not None:
         return None
     half = any(x.dtype.name in _HALF for x in arrays)
     if half:
         arrays = [x.astype(jnp.float32) if x.dtype.name in _HALF else x for x in arrays]
-    forms = tuple((tuple(x.shape), _dtype_in_program(x)) for x in arrays)
+    # programs take integers, which are lengths, as 64-bit numbers
+    dtypes = [np.dtype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else np.int64) for x in arrays]
+    forms = tuple((tuple(x.shape), dtype) for x, dtype in zip(arrays, dtypes, strict=True))
     key = _program(name, run, names, forms, Attributes(options), foreign_machine.team.size())
     if key is None:
         return None
     wanted = [jax.ShapeDtypeStruct(y.shape, jnp.float32 if half else y.dtype) for y in results]
     made = _ffi.call(key, [_as_program_takes(x) for x in arrays], wanted)
     return [y.astype(given.dtype) for y, given in zip(made, results, strict=True)] if half else made
-
-
-def _dtype_in_program(x: Any) -> np.dtype:
-    """Programs take integers, which are lengths, as 64-bit numbers."""
-    return np.dtype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else np.int64)
 
 
 def _as_program_takes(x: Any) -> Any:
@@ -175,54 +162,38 @@ def _as_program_takes(x: Any) -> Any:
     return jnp.stack([low, jnp.zeros_like(low)], axis=-1)
 
 
-def _cpu_forward(*arrays: Any, kernel: JaxKernel, present: Names, attributes: Attributes) -> list[Any]:
+def _cpu_forward(*arrays: Any, **params: Any) -> list[Any]:
+    kernel: JaxKernel = params["kernel"]
     if _is_open(arrays):
-        return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
-    results = _shapes_of(_plain_forward, arrays, kernel=kernel, present=present, attributes=attributes)
-    made = None
+        return _plain_forward(*arrays, **params)
     if kernel.is_recurrent:
-        made = _native(kernel.key, kernel.call, present, kernel.own(attributes), arrays, results)
-    if made is None:
-        with inlining():
-            return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
-    return made
+        results, options = _shapes_of(_plain_forward, arrays, **params), kernel.own(params["attributes"])
+        made = _native(kernel.key, kernel.call, params["present"], options, arrays, results)
+        if made is not None:
+            return made
+    with inlining():
+        return _plain_forward(*arrays, **params)
 
 
-def _cpu_gradient(
-    *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
-) -> list[Any]:
-    again = functools.partial(
-        _plain_gradient, kernel=kernel, present=present, wrt=wrt, attributes=attributes, per_sample=per_sample
-    )
+def _cpu_gradient(*arrays: Any, **params: Any) -> list[Any]:
+    kernel: JaxKernel = params["kernel"]
     if _is_open(arrays):
-        return again(*arrays)
-    function, options = kernel.gradient_call(wrt, attributes, per_sample)
-    results = _ordered(kernel, wrt, _shapes_of(again.func, arrays, **again.keywords))
-    made = None
+        return _plain_gradient(*arrays, **params)
     if kernel.is_recurrent:
-        names = kernel.arguments_of(present)
+        function, options = kernel.gradient_call(*(params[k] for k in ("wrt", "attributes", "per_sample")))
+        shapes = dict(zip(params["wrt"], _shapes_of(_plain_gradient, arrays, **params), strict=True))
+        ordered = [name for name in kernel.graded if name in shapes]
+        names, results = kernel.arguments_of(params["present"]), [shapes[name] for name in ordered]
         made = _native(f"{kernel.key}_grad", function, names, options, arrays, results)
-    if made is None:
-        with inlining():
-            return again(*arrays)
-    by_name = dict(zip(_ordered(kernel, wrt, wrt), made, strict=True))
-    return [by_name[name] for name in wrt]
-
-
-def _ordered(kernel: JaxKernel, wrt: Names, values: Sequence[Any]) -> list[Any]:
-    """The values for `wrt`, in the gradient's order."""
-    by_name = dict(zip(wrt, values, strict=True))
-    return [by_name[name] for name in kernel.graded if name in by_name]
+        if made is not None:
+            by_name = dict(zip(ordered, made, strict=True))
+            return [by_name[name] for name in params["wrt"]]
+    with inlining():
+        return _plain_gradient(*arrays, **params)
 
 
 def _shapes_of(function: Callable[..., list[Any]], arrays: Sequence[Any], **params: Any) -> list[Any]:
-    """Shapes and dtypes of the results of JAX's own operations.
-
-    Raises
-    ------
-    ValueError
-        If these depend on a symbolic size.
-    """
+    """Shapes and dtypes of the results of JAX's own operations; an error if a kernel cannot use a symbol."""
     forms = tuple((tuple(x.shape), np.dtype(x.dtype)) for x in arrays)
     try:
         return _known_shapes(function, forms, tuple(params.items()), _x64())
@@ -334,13 +305,9 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _forward_jvp(
-    arrays: Sequence[Any],
-    tangents: Sequence[Any],
-    *,
-    kernel: JaxKernel,
-    present: Names,
+    arrays: Sequence[Any], tangents: Sequence[Any], *, kernel: JaxKernel, present: Names,
     attributes: Attributes,
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
     outputs = forward_p.bind(*arrays, kernel=kernel, present=present, attributes=attributes)
     moving = {name: t for name, t in zip(present, tangents, strict=True) if not _is_zero(t)}
     if not moving:
@@ -352,13 +319,9 @@ def _forward_jvp(
 
 
 def _tangent_transpose(
-    cotangents: Sequence[Any],
-    *arrays: Any,
-    kernel: JaxKernel,
-    present: Names,
-    wrt: Names,
+    cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names,
     attributes: Attributes,
-) -> list[Any]:
+) -> list[Any]:  # fmt: skip
     fixed = arrays[: len(arrays) - len(wrt)]
     asked = [name for name, x in zip(present, fixed, strict=False) if ad.is_undefined_primal(x)]
     if asked:
@@ -377,7 +340,7 @@ def _tangent_transpose(
         taken = {name: named[name] for name in (*kernel.taken, *kernel.saved) if name in named}
         taken |= {cotangent_of[name]: c for name, c in given.items()}
         return unknown + gradient(kernel, taken, wrt, attributes)
-    # of outputs or operands without a gradient in the kernel
+    # an output or an operand has no gradient in the kernel
     operands = {name: named[name] for name in present}
 
     def function(*values: Any) -> list[Any]:
@@ -397,16 +360,15 @@ def _forward_transpose(
     _check_linear(kernel, wrt, present)
     if _is_zero(cotangents[0]):
         return [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in arrays]
-    named = {name: _known(x) for name, x in zip(present, arrays, strict=True)}
+    # the operand of the transpose counts as zeros: its values do not matter
+    named = {
+        name: jnp.zeros(x.aval.shape, x.aval.dtype) if ad.is_undefined_primal(x) else x
+        for name, x in zip(present, arrays, strict=True)
+    }
     taken = {name: named[name] for name in kernel.taken if name in named}
     taken[kernel.cotangents[0]] = cotangents[0]
     by_name = dict(zip(wrt, gradient(kernel, taken, wrt, attributes), strict=True))
     return [by_name.get(name) for name in present]
-
-
-def _known(x: Any) -> Any:
-    """An operand; zeros for an operand of the transpose, whose values do not matter."""
-    return jnp.zeros(x.aval.shape, x.aval.dtype) if ad.is_undefined_primal(x) else x
 
 
 def _check_linear(kernel: JaxKernel, wrt: Names, present: Names) -> None:
@@ -439,9 +401,7 @@ def _gradient_transpose(
         )
 
     def function(*values: Any) -> list[Any]:
-        given = list(arrays)
-        for k, value in zip(asked, values, strict=True):
-            given[k] = value
+        given = _replaced(arrays, asked, values)
         return _plain_gradient(*given, kernel=kernel, present=present, wrt=wrt, **params)
 
     # not at zeros, because a kernel may omit products with zero; elsewhere the slope is the same
@@ -451,6 +411,12 @@ def _gradient_transpose(
     return [by_place.get(k) for k in range(len(arrays))]
 
 
+def _replaced(arrays: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """The arrays, with other values at some places."""
+    by_place = dict(zip(places, values, strict=True))
+    return [by_place.get(k, x) for k, x in enumerate(arrays)]
+
+
 def _plain_jvp(primitive: Primitive, plain: Callable[..., list[Any]]) -> Callable[..., tuple[list, list]]:
     """The rule of a primitive that takes its tangents from JAX's own operations."""
 
@@ -458,10 +424,7 @@ def _plain_jvp(primitive: Primitive, plain: Callable[..., list[Any]]) -> Callabl
         moving = [k for k, t in enumerate(tangents) if not _is_zero(t)]
 
         def function(*values: Any) -> list[Any]:
-            given = list(arrays)
-            for k, value in zip(moving, values, strict=True):
-                given[k] = value
-            return plain(*given, **params)
+            return plain(*_replaced(arrays, moving, values), **params)
 
         outputs = primitive.bind(*arrays, **params)
         given = tuple(arrays[k] for k in moving), tuple(tangents[k] for k in moving)
@@ -478,47 +441,46 @@ ad.primitive_transposes[gradient_p] = _gradient_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 
 
-def _forward_batch(
-    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: JaxKernel, present: Names, attributes: Attributes
-) -> tuple[list[Any], list[Any]]:
-    if kernel.reduces(attributes):
-        params = {"kernel": kernel, "present": present, "attributes": attributes}
-        return _mapped_plainly(_plain_forward, arrays, dims, params)
+def _batch_rule(plain: Way, mapped: Callable[..., Mapped] | None) -> Callable[..., Mapped]:
+    """The rule that maps a primitive: by `mapped`, or by mapping JAX's own operations."""
 
-    def run(given: Mapping[str, Any], changed: Attributes) -> list[Any]:
-        return forward(kernel, given, changed)
+    def rule(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> Mapped:
+        kernel, attributes = params["kernel"], params["attributes"]
+        if mapped is not None and not kernel.reduces(attributes):
+            named, at = (dict(zip(params["present"], values, strict=True)) for values in (arrays, dims))
+            return mapped(MappedCall(jnp, kernel, named, at, attributes), **params)
+        results = jax.vmap(functools.partial(plain, **params), in_axes=tuple(dims))(*arrays)
+        return results, [0] * len(results)
 
-    named, at = (dict(zip(present, values, strict=True)) for values in (arrays, dims))
-    return map_forward(kernel, run, named, at, attributes)
-
-
-def _gradient_batch(
-    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: JaxKernel, present: Names, wrt: Names,
-    attributes: Attributes, per_sample: bool,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    if kernel.reduces(attributes):
-        params = {"kernel": kernel, "present": present, "wrt": wrt, "attributes": attributes}
-        return _mapped_plainly(_plain_gradient, arrays, dims, params | {"per_sample": per_sample})
-
-    def run(given: Mapping[str, Any], changed: Attributes, each: bool) -> list[Any]:
-        return gradient(kernel, given, wrt, changed, each)
-
-    named, at = (dict(zip(present, values, strict=True)) for values in (arrays, dims))
-    return map_gradient(kernel, run, named, at, attributes, wrt, per_sample)
+    return rule
 
 
-def _tangent_batch(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
-    return _mapped_plainly(_plain_tangent, arrays, dims, params)
+def _mapped_forward(call: MappedCall, *, kernel: JaxKernel, present: Names, attributes: Attributes) -> Mapped:
+    def run(given: Mapping[str, Any], changed: Mapping[str, Any] = attributes) -> list[Any]:
+        return forward(kernel, given, Attributes(changed))
+
+    return _one_by_one(run, call) if call.is_separate() else call.forward(run)
 
 
-def _mapped_plainly(
-    plain: Way, arrays: Sequence[Any], dims: Sequence[Any], params: Mapping[str, Any]
-) -> tuple[list[Any], list[Any]]:
-    """JAX's own operations, mapped by their own rules."""
-    results = jax.vmap(functools.partial(plain, **params), in_axes=tuple(dims))(*arrays)
+def _mapped_gradient(
+    call: MappedCall, *, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes,
+    per_sample: bool,
+) -> Mapped:  # fmt: skip
+    def run(
+        given: Mapping[str, Any], changed: Mapping[str, Any] = attributes, each: bool = per_sample
+    ) -> list[Any]:
+        return gradient(kernel, given, wrt, Attributes(changed), each)
+
+    return _one_by_one(run, call) if call.is_separate(wrt) else call.gradient(run, wrt, per_sample)
+
+
+def _one_by_one(run: Callable[[Mapping[str, Any]], list[Any]], call: MappedCall) -> Mapped:
+    """Run slice by slice, in one loop of XLA's."""
+    mapped = {name: x for name, x in call.arrays.items() if name in call.mapped}
+    results = jax.lax.map(lambda slices: run({**call.arrays, **slices}), mapped)
     return results, [0] * len(results)
 
 
-batching.primitive_batchers[forward_p] = _forward_batch
-batching.primitive_batchers[gradient_p] = _gradient_batch
-batching.primitive_batchers[tangent_p] = _tangent_batch
+batching.primitive_batchers[forward_p] = _batch_rule(_plain_forward, _mapped_forward)
+batching.primitive_batchers[gradient_p] = _batch_rule(_plain_gradient, _mapped_gradient)
+batching.primitive_batchers[tangent_p] = _batch_rule(_plain_tangent, None)

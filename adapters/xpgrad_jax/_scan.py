@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -39,10 +40,6 @@ class ScanEngine(StandardEngine):
     def carry(self, array: Any) -> Any:
         """See StandardEngine."""
         return self.wrap(array)
-
-    def columns(self, rows: Any, start: int, stop: int) -> Any:
-        """See StandardEngine."""
-        return _ScanColumns(rows, start, stop)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
         """See StandardEngine; in MaskedSteps only some rows change, or read the previous rows."""
@@ -108,43 +105,21 @@ class _ScanRows:
         return self._array
 
 
-class _ScanColumns:
-    """Some columns of another row buffer, for reading."""
-
-    def __init__(self, rows: _ScanRows, start: int, stop: int) -> None:
-        self.rows, self._start, self._stop = rows, start, stop
-
-    def read(self, first: int, count: int) -> Any:
-        return self.rows.read(first, count)[:, self._start : self._stop]
-
-
+@dataclass
 class _ScanAccess:
-    """How the steps of a loop touch a buffer.
+    """The rows of a buffer that steps read before they write them, and that they write, as operands' `at`."""
 
-    Attributes
-    ----------
-    reads : list of str
-        Rows that a step reads before it writes them, in the operands' terms.
-    writes : set of str
-        Rows that a step writes.
-    """
-
-    def __init__(self, rows: _ScanRows) -> None:
-        self.rows = rows
-        self.reads: list[str] = []
-        self.writes: set[str] = set()
-
-    def read(self, at: str) -> None:
-        if at not in self.writes and at not in self.reads:
-            self.reads.append(at)
+    rows: _ScanRows
+    reads: list[str] = field(default_factory=list)
+    writes: set[str] = field(default_factory=set)
 
 
 def _accesses(stages: Sequence[Elementwise | Product]) -> list[_ScanAccess]:
     found: dict[int, _ScanAccess] = {}
 
-    def access(rows: Any) -> _ScanAccess:
-        under = rows.rows if isinstance(rows, _ScanColumns) else rows
-        return found.setdefault(id(under), _ScanAccess(under))
+    def access(operand: Operand) -> _ScanAccess:
+        whole = getattr(operand.rows, "rows", operand.rows)  # not only some columns
+        return found.setdefault(id(whole), _ScanAccess(whole))
 
     for stage in stages:
         if isinstance(stage, Product):
@@ -153,10 +128,12 @@ def _accesses(stages: Sequence[Elementwise | Product]) -> list[_ScanAccess]:
             inputs, outputs = list(stage.inputs), list(stage.outputs)
         for operand in inputs:
             if operand.rows is not None:
-                access(operand.rows).read(operand.at)
+                one = access(operand)
+                if operand.at not in (*one.writes, *one.reads):
+                    one.reads.append(operand.at)
         for operand in outputs:
             if operand.rows is not None:
-                access(operand.rows).writes.add(operand.at)
+                access(operand).writes.add(operand.at)
     return list(found.values())
 
 
@@ -252,11 +229,11 @@ class _ScanLoop:
         for rows in touched:
             rows.step = {}
         for rows, value in self._fixed:
-            _of(rows)[0] = value
+            rows.write(0, value)
         for (rows, read, _), value in zip(self._carried, carried, strict=True):
-            _of(rows)[read] = value
+            rows.write(read, value)
         for (rows, at), value in zip(self._slices, slices, strict=True):
-            _of(rows)[self._label(at)] = value
+            rows.write(self._label(at), value)
         try:
             yield
         finally:
@@ -268,8 +245,8 @@ class _ScanLoop:
 
         Backwards, rows where a piece begins carry no cotangent: it would belong to the zeros before them.
         """
-        carried = tuple(_of(rows)[written] for rows, _, written in self._carried)
-        stacked = tuple(_of(rows)[self._label(at)] for rows, at in self._stacked)
+        carried = tuple(rows.read(written, self._count) for rows, _, written in self._carried)
+        stacked = tuple(rows.read(self._label(at), self._count) for rows, at in self._stacked)
         if valid is None:
             return carried, stacked
         kept = tuple(jnp.where(valid, new, old) for new, old in zip(carried, before, strict=True))
@@ -292,7 +269,3 @@ def _cleared(values: Sequence[Any], which: Sequence[bool], rows: Any) -> tuple:
     """Set some rows of some values to zero."""
     pairs = zip(values, which, strict=True)
     return tuple(jnp.where(rows, jnp.zeros_like(x), x) if clear else x for x, clear in pairs)
-
-
-def _of(rows: _ScanRows) -> dict[int, Any]:
-    return {} if rows.step is None else rows.step

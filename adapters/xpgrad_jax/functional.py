@@ -73,31 +73,6 @@ _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
 
-def apply(kernel: JaxKernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The kernel's public outputs.
-
-    Parameters
-    ----------
-    kernel : JaxKernel
-        The kernel.
-    operands : sequence of array or None
-        The operands in the kernel's order; None for missing operands.
-    attributes : mapping of str to object
-        Attributes of the kernel and of its gradient.
-
-    Raises
-    ------
-    TypeError
-        If an operand is not an array.
-    """
-    given = dict(zip(kernel.operands, operands, strict=True))
-    for name in kernel.required:
-        if given[name] is None:
-            raise TypeError(f"{kernel.name}: {name} is None, expected an array")
-    arrays = {name: as_array(kernel.name, name, x) for name, x in given.items() if x is not None}
-    return tuple(forward(kernel, arrays, as_attributes(kernel.name, attributes))[: len(kernel.cotangents)])
-
-
 def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None) -> Any:
     """Lengths as an array, with resets if given; checked if their values are known."""
     if reset is not None:
@@ -129,14 +104,12 @@ def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None =
 _KERNELS = {
     name: JaxKernel(name, ordered=name in ORDERED) for unit in UNITS.values() for name in unit.kernels
 }
-_of_cells: dict[xpgrad.Cell, JaxKernel] = {}
 
 
+@functools.cache
 def _kernel_of(cell: xpgrad.Cell) -> JaxKernel:
-    """The kernel of a user's own cell, made at its first use."""
-    if cell not in _of_cells:
-        _of_cells[cell] = JaxKernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
-    return _of_cells[cell]
+    """The kernel of a user's own cell."""
+    return JaxKernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
 
 
 def traced_call(
@@ -175,8 +148,8 @@ def traced_call(
 # --- functions with xpgrad's arguments, without `out`, and the arguments of only the gradient
 
 
-def _public(kernel: JaxKernel, function: Callable[_P, _Result], text: str) -> Callable[_P, _Result]:
-    """A function with its docstring; if arguments do not fit, the error names the kernel."""
+def _public(function: Callable[_P, _Result], text: str) -> Callable[_P, _Result]:
+    """A function with its docstring; if arguments do not fit, the error names the function."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -186,7 +159,7 @@ def _public(kernel: JaxKernel, function: Callable[_P, _Result], text: str) -> Ca
             try:
                 inspect.signature(function).bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{kernel.name}: {error}") from None
+                raise TypeError(f"{function.__name__}: {error}") from None
             raise
 
     call.__doc__ = text
@@ -198,9 +171,13 @@ def _run(kernel: JaxKernel, given: dict[str, Any], returned: int) -> Any:
     if "sequence_lens" in given:
         lengths = given["sequence_lens"], given["X"], given.get("layout", 0), given.pop("reset", None)
         given["sequence_lens"] = _lengths(kernel.name, *lengths)
-    operands = [given.pop(name, None) for name in kernel.operands]
-    outputs = apply(kernel, operands, given)[:returned]
-    return outputs[0] if returned == 1 else outputs
+    operands = {name: given.pop(name, None) for name in kernel.operands}
+    for name in kernel.required:
+        if operands[name] is None:
+            raise TypeError(f"{kernel.name}: {name} is None, expected an array")
+    arrays = {name: as_array(kernel.name, name, x) for name, x in operands.items() if x is not None}
+    outputs = forward(kernel, arrays, as_attributes(kernel.name, given))[:returned]
+    return outputs[0] if returned == 1 else tuple(outputs)
 
 
 _NO_ARRAY = "an operand is not an array of JAX or NumPy, or operands differ in dtype"
@@ -249,8 +226,7 @@ def _recurrent(
     """A recurrent function: its docstring comes from the declaration, and from arguments for an example."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-        name = function.__name__
-        return _public(_KERNELS[name], function, recurrent_docstring(name, function, _WORDS, arguments))
+        return _public(function, recurrent_docstring(function.__name__, function, _WORDS, arguments))
 
     return decorate
 
@@ -418,6 +394,42 @@ def rnn_cell(
     return run_recurrent("rnn_cell", locals())
 
 
+_SECTIONS = """`xpgrad.{name}` as a differentiable function of JAX arrays.
+
+Parameters
+----------
+{parameters}
+    As `xpgrad.{name}` takes them; arrays are JAX's or NumPy's.
+
+Returns
+-------
+{returns}
+
+Raises
+------
+TypeError
+    If {refused}.
+ValueError
+    If a shape or an attribute breaks its rule.
+
+See Also
+--------
+xpgrad.{name} : The equation and its source.
+"""
+_GRU_D_RETURNS = """H_all : jax.Array
+    Hidden states, (T, D, N, H).
+H_t : jax.Array
+    Hidden state at each sequence's end, (D, N, H)."""
+
+
+def _documented(function: Callable[_P, _Result], returns: str) -> Callable[_P, _Result]:
+    name, parameters = function.__name__, ", ".join(inspect.signature(function).parameters)
+    text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
+    return _public(function, text)
+
+
+# it runs as two loops of `lax.scan`
+@functools.partial(_documented, returns=_GRU_D_RETURNS)
 def gru_d(
     X: ArrayLike,
     mask: ArrayLike,
@@ -435,78 +447,14 @@ def gru_d(
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """GRU-D as a differentiable function of JAX arrays: two loops of ``lax.scan``.
-
-    Parameters
-    ----------
-    X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h
-        As `xpgrad.gru_d` takes them; arrays are JAX's or NumPy's.
-    direction, layout, reset
-        The attributes of `xpgrad.gru_d`.
-
-    Returns
-    -------
-    H_all : jax.Array
-        Hidden states, (T, D, N, H).
-    H_t : jax.Array
-        Hidden state at each sequence's end, (D, N, H).
-
-    Raises
-    ------
-    TypeError
-        If an operand is not an array of JAX or NumPy, or the operands differ in dtype.
-    ValueError
-        If a shape or an attribute breaks the operator's rules.
-
-    See Also
-    --------
-    xpgrad.gru_d : The equations and their source.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> import xpgrad_jax
-    >>> X, mask, delta = (jnp.ones((7, 2, 3)) for _ in range(3))
-    >>> weights = jnp.ones((1, 12, 6)), jnp.ones((1, 12, 4)), jnp.ones((1, 2, 3)), jnp.ones((1, 4, 4))
-    >>> xpgrad_jax.gru_d(X, mask, delta, *weights)[0].shape
-    (7, 1, 2, 4)
-    """
-    operands = (X, mask, delta, W, R, decay_x, decay_h, B, mean)
-    names = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean")
-    arrays: list[Any] = [
-        None if x is None else as_array("gru_d", name, x) for name, x in zip(names, operands, strict=True)
-    ]
-    initial: Any = None if initial_h is None else as_array("gru_d", "initial_h", initial_h)
-    lengths = _lengths("gru_d", sequence_lens, X, layout)
-    options: dict[str, Any] = {"direction": direction, "layout": layout, "reset": reset}
-    run: Callable[..., Any] = xpgrad.gru_d
-    out = run(*arrays, lengths, initial, **options)
+    given: dict[str, Any] = dict(locals())
+    operands = [name for name in given if name not in ("sequence_lens", "direction", "layout", "reset")]
+    given |= {name: as_array("gru_d", name, x) for name in operands if (x := given[name]) is not None}
+    given["sequence_lens"] = _lengths("gru_d", sequence_lens, X, layout)
+    out = xpgrad.gru_d(**given)
     return out.H_all, out.H_t
 
 
-_SECTIONS = """`xpgrad.{name}` as a differentiable function of JAX arrays.
-
-Parameters
-----------
-{parameters}
-    As `xpgrad.{name}` takes them; arrays are JAX's or NumPy's.
-
-Returns
--------
-jax.Array
-    Y{returns}
-
-Raises
-------
-TypeError
-    If {refused}.
-ValueError
-    If a shape or an attribute breaks its rule.
-
-See Also
---------
-xpgrad.{name} : The equation and its source.
-"""
 _WHOLE: dict[str, JaxKernel] = {}
 """Kernels of one result on whole arrays."""
 
@@ -515,11 +463,10 @@ def _whole(returns: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Resu
     """A function of one result; `returns` describes it in the docstring."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-        name, parameters = function.__name__, ", ".join(inspect.signature(function).parameters)
-        text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
+        name = function.__name__
         # relu's output determines its slope, and JAX keeps the output for the next operator
-        kernel = _WHOLE[name] = JaxKernel(name, replaced={"X": "Y"} if name == "relu" else {})
-        return _public(kernel, function, text)
+        _WHOLE[name] = JaxKernel(name, replaced={"X": "Y"} if name == "relu" else {})
+        return _documented(function, f"jax.Array\n    Y{returns}")
 
     return decorate
 

@@ -22,10 +22,8 @@ PROCESS = "xpgrad_jax_process"
 _METADATA, _EXECUTE, _SCALAR, _INT64_TYPE = 1, 3, 3, 5
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of XLA
 
-
 Values = namedtuple("Values", "struct_size extension count types values")
 """The arguments or the results of a call: their number, the addresses of their types, and their own."""
-
 
 FrameAttributes = namedtuple("FrameAttributes", "struct_size extension count types names values")
 """The attributes of a call, with names."""
@@ -45,7 +43,6 @@ _FRAME_WORDS, _BUFFER_WORDS, _HOST_WORDS = length(CallFrame), length(FrameBuffer
 _PROGRAM_WORDS = length(ForeignProgramRecord)
 # XLA's functions, by their places in its table
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE_TASK = 6, 8, 17
-
 
 _NO_PROGRAM = (
     "xpgrad: this executable was compiled by another process, and this one has no such program yet: "

@@ -1,4 +1,4 @@
-"""What the layers need of the backend that Keras runs on: a kernel on its tensors."""
+"""The interface between the layers and Keras' backend: a kernel on the backend's tensors."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ import keras
 
 from xpgrad_keras._calls import LayerCall
 
-__all__ = ["KerasBackend", "backend", "computed", "operands"]
-
 _MODULES = {"jax": "_jax", "numpy": "_numpy", "tensorflow": "_tensorflow", "torch": "_torch"}
 
 
 class KerasBackend:
-    """A backend without kernels, and what the others have in common."""
+    """A backend without kernels, and the base of backends with kernels."""
 
     supports_jit = True
-    """Whether a compiler of the backend takes the kernels."""
+    """Whether the backend's compiler accepts the kernels."""
     starts_at_state = False
-    """Whether the output is the initial state as long as a mask has kept no step; else zero."""
+    """Whether the output before the first kept step is the initial state; else zero."""
     where: Any
-    """Takes the one or the other by a condition; Keras' own rounds float64 to float32."""
+    """The backend's ``where``; Keras' own rounds float64 to float32."""
 
     def takes(self, X: Any, mask: Any) -> bool:
         """Whether kernels run on the device of these tensors."""
         return False
 
     def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        """Return what one of two functions returns, by a condition that a trace may not know yet."""
+        """Return the result of one of two functions, by a condition that a trace may not know."""
         return yes() if condition else no()
 
     def run(
@@ -38,20 +36,8 @@ class KerasBackend:
     ) -> tuple[Any, list[Any]]:
         """Return the outputs at all steps (N, T, H), None if nobody reads them, and the last states (N, H).
 
-        Nobody asks for it where `takes` says no.
-
-        Parameters
-        ----------
-        call : LayerCall
-            What to compute.
-        X : tensor
-            The input (N, T, I).
-        weights : mapping of str to tensor
-            By Keras' names, without those that are missing.
-        states : sequence of tensor
-            The initial states (N, H).
-        lengths : tensor or None
-            Of each sequence.
+        X is (N, T, I), the weights have Keras' names, the initial states are (N, H), and the lengths (N,), or
+        None. Only called if `takes` is True.
         """
         raise NotImplementedError
 
@@ -67,23 +53,20 @@ def backend() -> KerasBackend:
 def operands(
     xp: Any, layout: int, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
 ) -> dict[str, Any]:
-    """Return a kernel's operands by name, arrays of the namespace xp; weights are views of Keras' own."""
-    found = {
+    """Return a kernel's operands by name, arrays of the namespace xp; weights are views of Keras' weights."""
+    pairs = zip("hc", states, strict=False)
+    return {
         "X": X if layout else xp.swapaxes(X, 0, 1),
         "W": _in_one_direction(xp, weights["kernel"]),
         "R": _in_one_direction(xp, weights["recurrent_kernel"]),
         "B": _both_biases(xp, weights.get("bias")),
-    }
-    return found | {
         "sequence_lens": lengths,
-        **{
-            f"initial_{name}": _in_one_direction(xp, x, layout) for name, x in zip("hc", states, strict=False)
-        },
+        **{f"initial_{name}": _in_one_direction(xp, x, layout) for name, x in pairs},
     }
 
 
 def _in_one_direction(xp: Any, x: Any, axis: int = 0) -> Any:
-    """Return a matrix with an axis for directions; the gradient is a view too, unlike that of an index."""
+    """Return a matrix with an axis for directions; unlike an index, a reshape has a view as gradient."""
     return xp.reshape(x, (-1, 1, x.shape[-1]) if axis else (1, -1, x.shape[-1]))
 
 
@@ -102,11 +85,12 @@ def computed(
     *arrays: Any,
     layout: int = 0,
 ) -> tuple[Any, list[Any]]:
-    """Return what `KerasBackend.run` returns.
+    """Return the results of `KerasBackend.run`.
 
-    `run` takes the kernel's name, its arguments, and how many of its results are wanted. xp is the namespace
-    of the arrays. In layout 1 samples are a kernel's first axis as they are Keras': then nothing is copied
-    around it, but a kernel turns whatever it keeps for its gradient, unless that is kept as rows.
+    `run` takes the kernel's name, its arguments, and the number of wanted results. xp is the namespace of the
+    arrays. In layout 1 the kernel takes samples as the first axis, as Keras does: then nothing is copied
+    before and after the kernel, but it transposes the arrays that it keeps for its gradient, unless it keeps
+    rows. In layout 0 steps are the first axis.
     """
     count, attributes = 3 if call.kernel == "lstm" else 2, call.attributes | {"layout": layout}
     H_all, *ends = run(call.kernel, operands(xp, layout, *arrays) | attributes, count)

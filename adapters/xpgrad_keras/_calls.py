@@ -5,18 +5,16 @@ from typing import Any, NamedTuple
 
 import keras
 
-__all__ = ["LayerCall", "call_of", "why_not"]
-
 KERNELS = {keras.layers.LSTM: "lstm", keras.layers.GRU: "gru", keras.layers.SimpleRNN: "rnn"}
-"""The kernel that computes a layer; layers of subclasses too, as long as they keep the cell."""
+"""The kernel that computes a layer, or a layer of a subclass with the same cell."""
 _CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell, "rnn": keras.layers.SimpleRNNCell}
 _GATE_ORDERS = {"lstm": (0, 3, 1, 2), "gru": (0, 1, 2), "rnn": (0,)}
-"""Which block of Keras' weights each of ONNX's gates is."""
+"""For each of ONNX's gates, the number of its block in Keras' weights."""
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class _NamedActivation(NamedTuple):
-    """ONNX's function for one of Keras', with the parameters that it has."""
+    """ONNX's function for one of Keras' functions, with its parameters."""
 
     name: str
     alpha: tuple[float, ...] = ()
@@ -24,7 +22,7 @@ class _NamedActivation(NamedTuple):
 
 
 def _activations() -> dict[Callable[..., Any], _NamedActivation]:
-    """Return ONNX's functions by Keras', from `keras.activations` and from `keras.ops`."""
+    """Return ONNX's functions by Keras' functions, from `keras.activations` and from `keras.ops`."""
     by_name = {
         "elu": _NamedActivation("Elu", (1.0,)),
         "hard_sigmoid": _NamedActivation("HardSigmoid", (1 / 6,), (0.5,)),
@@ -49,17 +47,9 @@ _ONNX = _activations()
 
 
 class LayerCall(NamedTuple):
-    """Everything about a call that is no array.
+    """A call without its arrays: the kernel's name and attributes.
 
-    Parameters
-    ----------
-    kernel : str
-        The kernel's name.
-    attributes : dict of str to object
-        Its attributes. Weights are laid out as Keras has them; steps are the first axis, because a kernel
-        keeps several times as much for its gradient as it takes, step by step.
-    all_steps : bool
-        Whether the caller reads the outputs of all steps.
+    `all_steps` says whether the caller reads the outputs of all steps.
     """
 
     kernel: str
@@ -79,24 +69,12 @@ def _functions(kernel: str, cell: Any) -> Sequence[Any]:
 def _known(function: Any) -> _NamedActivation | None:
     try:
         return _ONNX.get(function)
-    except TypeError:  # a callable that has no hash
+    except TypeError:  # a callable without a hash
         return None
 
 
 def why_not(kernel: str, layer: Any, mask: Any, training: Any) -> str | None:
-    """Return why no kernel computes a layer's call; None if one does.
-
-    Parameters
-    ----------
-    kernel : str
-        The layer's kernel.
-    layer : keras.layers.RNN
-        The layer.
-    mask : tensor or None
-        The call's mask.
-    training : bool
-        Whether the layer drops anything.
-    """
+    """Return why the layer's kernel does not compute a call with this mask; None if it does."""
     cell = layer.cell
     if type(cell) is not _CELLS[kernel]:
         return f"its cell is a {type(cell).__name__}, expected Keras' {_CELLS[kernel].__name__}"
@@ -120,10 +98,10 @@ def why_not(kernel: str, layer: Any, mask: Any, training: Any) -> str | None:
 
 
 def call_of(kernel: str, layer: Any) -> LayerCall:
-    """Return the call of a layer that a kernel computes."""
+    """Return the kernel's call for a layer."""
     found = [_ONNX[function] for function in _functions(kernel, layer.cell)]
     attributes: dict[str, Any] = {
-        # no lists, which may change: PyTorch's quick way to a program does without those
+        # no lists, which may change: PyTorch's fast way to a program takes none
         "activations": tuple(function.name for function in found),
         "activation_alpha": tuple(number for function in found for number in function.alpha) or None,
         "activation_beta": tuple(number for function in found for number in function.beta) or None,

@@ -10,8 +10,6 @@ from xpgrad_jax import functional
 from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
 
-__all__ = ["BACKEND"]
-
 
 class _JAX(KerasBackend):
     starts_at_state = True

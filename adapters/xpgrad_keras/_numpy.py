@@ -10,8 +10,6 @@ from xpgrad._operators.for_adapters import run_foreign
 from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
 
-__all__ = ["BACKEND"]
-
 
 class _NumPy(KerasBackend):
     starts_at_state = True
@@ -26,7 +24,7 @@ class _NumPy(KerasBackend):
         dtype = X.dtype
         if dtype.kind == "f":
             return computed(_run, np, call, X, weights, states, lengths)
-        # bfloat16, which is no dtype of NumPy's own
+        # bfloat16, which NumPy lacks
         wide = {name: x.astype(np.float32) for name, x in weights.items()}
         narrow = X.astype(np.float32), wide, [h.astype(np.float32) for h in states]
         H_all, ends = computed(_run, np, call, *narrow, lengths)

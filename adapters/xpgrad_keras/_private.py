@@ -1,4 +1,4 @@
-"""What is used of Keras and TensorFlow that their documentation does not promise: each name once."""
+"""Everything that xpgrad_keras uses of Keras and TensorFlow beyond their documented interfaces."""
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,64 +7,44 @@ from typing import Any, TypeVar
 
 import keras
 
-__all__ = [
-    "apply_operation",
-    "first_of",
-    "forget_compiled",
-    "framework_library",
-    "register_as_keras",
-    "sublayers",
-    "watched",
-]
-
 _Layer = TypeVar("_Layer", bound=type)
 
 
 def register_as_keras(layer: _Layer) -> _Layer:
-    """Let files name a subclass of a layer as Keras' own, and load it as the subclass where it is known.
+    """Let files name a subclass of a layer as Keras' own layer; with xpgrad_keras they load as the subclass.
 
-    A file has the module and the class of Keras, where a process without xpgrad finds Keras' layer. The name
-    under which the subclass is registered is the name of that class, which Keras accepts for its own layers.
+    A file has Keras' module and class name, so a process without xpgrad loads Keras' layer. The subclass is
+    registered under this class name, which Keras accepts for its own layers.
     """
+    from keras.src.saving import object_registration
+
     layer.__module__ = "keras.layers"
     name = layer.__name__
     registered: Any = keras.saving.register_keras_serializable(package="xpgrad_keras")(layer)
     objects = keras.saving.get_custom_objects()
     objects[name] = objects.pop(f"xpgrad_keras>{name}")
-    _registered_names()[layer] = name
+    object_registration.GLOBAL_CUSTOM_NAMES[layer] = name
     return registered
 
 
-def _registered_names() -> dict[type, str]:
-    """Return Keras' table of the names under which classes are registered."""
-    from keras.src.saving import object_registration
-
-    return object_registration.GLOBAL_CUSTOM_NAMES
-
-
-def first_of(mask: Any) -> Any:
-    """Return a mask that may stand in a list, as that of an input among several."""
-    return mask[0] if isinstance(mask, list | tuple) else mask
-
-
 def sublayers(layer: Any) -> Iterator[Any]:
-    """Return the layers that a layer or a model holds, in its order."""
+    """Return the layers that a layer or a model contains, in its order."""
     return iter(layer._layers)
 
 
 def forget_compiled(model: Any) -> None:
-    """Let a model compile its steps anew: they were compiled with other layers."""
+    """Let a model compile its steps again: they were compiled with other layers."""
     for name in ("train_function", "test_function", "predict_function"):
         if getattr(model, name, None) is not None:
             setattr(model, name, None)
     if keras.backend.backend() == "tensorflow" and getattr(model, "_jit_compile", None) is not None:
-        model._jit_compile = None  # Keras asks the layers again whether XLA takes them
+        model._jit_compile = None  # Keras asks the layers again whether XLA may compile them
 
 
 def watched(tensors: Sequence[Any]) -> list[int]:
-    """Return the numbers of those of TensorFlow's tensors that a tape watches; of all, where it watches none.
+    """Return the numbers of the tensors that a tape of TensorFlow's watches; all numbers if it watches none.
 
-    Then there may be no tape: ``tf.gradients`` reads the graph.
+    In that case there may be no tape: ``tf.gradients`` reads the graph.
     """
     from tensorflow.python.eager import record
 
@@ -73,7 +53,7 @@ def watched(tensors: Sequence[Any]) -> list[int]:
 
 
 def framework_library() -> ctypes.CDLL:
-    """Return the library of TensorFlow's that has its functions in C."""
+    """Return TensorFlow's library with its C functions."""
     import tensorflow as tf
 
     folder = Path(tf.sysconfig.get_lib())
@@ -84,10 +64,10 @@ def framework_library() -> ctypes.CDLL:
 
 
 def apply_operation(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Return the results of an operation that has no function in Python; its inputs are one list.
+    """Return the results of an operation without a Python function; its inputs are one list.
 
-    Attributes are integers, and `made`, the dtypes of the results. So do the functions that TensorFlow writes
-    for a library with operations.
+    Attributes are integers, and `made`, the dtypes of the results. TensorFlow's generated functions for
+    operations do the same.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context, execute

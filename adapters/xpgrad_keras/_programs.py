@@ -1,8 +1,8 @@
-"""TensorFlow's calls of programs: an operation of our own, whose kernel is compiled code, without Python.
+"""Programs in TensorFlow: an operation whose kernel is compiled code, without Python.
 
-TensorFlow learns it by its functions in C (``tensorflow/c/ops.h`` and ``kernels.h``). An operation names a
-call: a kernel and its options. The sizes of the arrays are known when it runs; then compiled code looks for
-the program of these sizes, and asks Python for one that is not there yet.
+It is registered with TensorFlow's C functions (``tensorflow/c/ops.h`` and ``kernels.h``). An operation names
+a call: a kernel and its options. When it runs, compiled code finds the program for the arrays' sizes, and
+asks Python for a program that does not exist yet.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram, host_
 from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad_keras._private import apply_operation, framework_library
 
-__all__ = ["OperationCall", "call_of", "findings", "run", "why_not"]
-
 OPERATION = "XpgradProgram"
 
 Kernel = Callable[..., Any]
@@ -37,7 +35,7 @@ _machine = ForeignMachine()
 
 
 class SizedCall(NamedTuple):
-    """What computes a call for arrays of some shapes."""
+    """A call for arrays of these shapes: its program, or None, and its record for compiled code."""
 
     shapes: list[tuple[int, ...]]
     program: ForeignProgram | None
@@ -47,30 +45,16 @@ class SizedCall(NamedTuple):
 
 
 class OperationCall:
-    """A kernel with its options, for arrays of any sizes. It is kept for good: operations have its address.
+    """A kernel with its options, for arrays of any sizes. It lives forever: operations have its address.
 
-    Parameters
-    ----------
-    kernel : callable
-        ``kernel(**arrays, **options)`` returns an array or a tuple of arrays and None.
-    names : sequence of str
-        The names of its arrays, in the order of the operation's.
-    dtypes : sequence of dtype
-        Theirs.
-    options : mapping of str to object
-        All else that it takes.
-    made : int
-        How many results it has.
+    ``kernel(**arrays, **options)`` returns an array or a tuple of arrays and None, `made` results in all.
+    `names` and `dtypes` describe its arrays, in the operation's order.
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        names: Sequence[str],
-        dtypes: Sequence[Any],
-        options: Mapping[str, Any],
+        self, kernel: Kernel, names: Sequence[str], dtypes: Sequence[Any], options: Mapping[str, Any],
         made: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         from xpgrad_keras.native_kernel import CallRecord
 
         self._kernel, self._names, self._options = kernel, tuple(names), dict(options)
@@ -82,7 +66,7 @@ class OperationCall:
         self.address = address_of(self._record)
 
     def found(self, sizes: Sequence[int]) -> int:
-        """The address of the form of arrays with these sizes: of each its number of axes, and these."""
+        """The address of the form for these sizes: for each array its number of axes, then their sizes."""
         shapes, rest = [], list(sizes)
         while rest:
             rank = rest[0]
@@ -95,7 +79,7 @@ class OperationCall:
             form = self._written(shapes, sizes)
             self._forms.append(form)
             _forms[address_of(form.record)] = self, form
-            self._record[0] = address_of(form.record)  # last: with it the form counts
+            self._record[0] = address_of(form.record)  # last: from now on compiled code uses the form
             return address_of(form.record)
 
     def _written(self, shapes: list[tuple[int, ...]], sizes: Sequence[int]) -> SizedCall:
@@ -109,13 +93,8 @@ class OperationCall:
             for one in axes
         ]
         table, own = np.asarray(rows, dtype=np.int64), np.asarray(sizes, dtype=np.int64)
-        about = FormRecord(
-            int(self._record[0]),
-            address_of(own),
-            len(own),
-            program.address if program else 0,
-            address_of(table),
-        )
+        address = program.address if program else 0
+        about = FormRecord(int(self._record[0]), address_of(own), len(own), address, address_of(table))
         record = np.asarray(about, dtype=np.int64)
         return SizedCall(shapes, program, results, record, [*axes, table, own])
 
@@ -135,13 +114,13 @@ class OperationCall:
         return None, [result.shape for result in self.computed(zeros)]
 
     def computed(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results for arrays of NumPy."""
+        """The results for NumPy's arrays."""
         made = self._kernel(**dict(zip(self._names, arrays, strict=True)), **self._options)
         results = made if isinstance(made, tuple) else (made,)
         return [np.asarray(result, self._dtypes[0]) for result in results if result is not None]
 
     def compute_at(self, form: SizedCall, addresses: Sequence[int]) -> None:
-        """Compute what has no program: arrays and results are at these addresses."""
+        """Compute a form without a program; the arrays and results are at these addresses."""
         shapes = [*form.shapes, *form.results]
         dtypes = [*self._dtypes, *[self._dtypes[0]] * len(form.results)]
         arrays = [_array_at(*one) for one in zip(addresses, shapes, dtypes, strict=True)]
@@ -167,7 +146,7 @@ _texts: dict[str, Any] = {}
 def call_of(
     kernel: Kernel, names: Sequence[str], dtypes: Sequence[Any], options: Mapping[str, Any], made: int
 ) -> OperationCall:
-    """The call of that kernel with these options; one and the same each time."""
+    """The one call of a kernel with these options."""
     key = kernel, tuple(names), tuple(dtypes), repr(sorted(options.items()))
     with _lock:
         if key not in _calls:
@@ -183,16 +162,16 @@ def run(call: OperationCall, tensors: Sequence[Any]) -> list[Any]:
 
 
 def findings() -> list[str]:
-    """What a guard found in any program."""
+    """The guard's findings in any program."""
     programs = [form.program for _, form in [*_forms.values()] if form.program is not None]
     return [found for program in programs if (found := program.finding())]
 
 
-# --- what compiled code asks Python for
+# --- functions that compiled code calls
 
 
 def _safely(function: Callable[..., int]) -> Callable[..., int]:
-    """The function; where it raises, it returns the address of what that says, with a minus."""
+    """A function that returns minus the address of the error's text if `function` raises."""
 
     @functools.wraps(function)
     def run(*arguments: int) -> int:
@@ -219,7 +198,7 @@ def _compute(address: int, addresses: int) -> int:
     return 0
 
 
-# --- TensorFlow learns the operation
+# --- registration with TensorFlow
 
 _NAMES = {
     "new_status": "TF_NewStatus",
@@ -239,19 +218,19 @@ _NAMES = {
 
 
 def why_not() -> str | None:
-    """Why programs cannot run as TensorFlow's kernels; None where they can; TensorFlow then knows them."""
+    """Why programs cannot run as TensorFlow's kernels; None if they can, and are registered."""
     return why_no_host(_register)
 
 
 @functools.cache
 def _number() -> int:
-    """A number that no other process has."""
+    """The number of this process, which no other process has."""
     return secrets.randbits(62)
 
 
 @functools.cache
 def _process() -> tuple[np.ndarray, list[Any]]:
-    """The integers of a ProcessRecord, and what must stay."""
+    """The integers of the ProcessRecord, and objects that must stay alive."""
     from xpgrad.engine.programs.waiting import waiting_threads
     from xpgrad_keras.native_kernel import Functions, ProcessRecord
 
@@ -273,7 +252,7 @@ def _register() -> None:
     from xpgrad_keras import native_kernel
 
     if sys.platform == "win32":
-        raise RuntimeError("TensorFlow for Windows shows no functions in C")
+        raise RuntimeError("TensorFlow for Windows exports no C functions")
     process, _ = _process()
     name_memory(native_kernel.PROCESS, address_of(process))
     signatures = {
@@ -286,7 +265,7 @@ def _register() -> None:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Let TensorFlow know the operation."""
+    """Register the operation."""
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     builder = _function(library, "TF_NewOpDefinitionBuilder", pointer, text)(OPERATION.encode())
     for what, spec in (
@@ -306,7 +285,7 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def _declare_kernel(library: ctypes.CDLL, create: int, compute: int) -> None:
-    """Let TensorFlow know what computes the operation on a CPU."""
+    """Register the operation's kernel for CPUs."""
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     make = _function(library, "TF_NewKernelBuilder", pointer, text, text, pointer, pointer, pointer)
     builder = make(OPERATION.encode(), b"CPU", create, compute, None)
@@ -315,7 +294,7 @@ def _declare_kernel(library: ctypes.CDLL, create: int, compute: int) -> None:
 
 
 def _checked(library: ctypes.CDLL, call: Callable[[int], None]) -> None:
-    """Call a function that tells a status what is wrong; raise RuntimeError with that."""
+    """Call a function with a status; raise RuntimeError with the message of an error in it."""
     pointer = ctypes.c_void_p
     status = _function(library, "TF_NewStatus", pointer)()
     try:
@@ -328,7 +307,7 @@ def _checked(library: ctypes.CDLL, call: Callable[[int], None]) -> None:
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """A function of a library in C."""
+    """A C function of a library."""
     address = symbol(library, name)
     if not address:
         raise RuntimeError(f"TensorFlow has no {name}")

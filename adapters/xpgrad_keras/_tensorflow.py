@@ -1,4 +1,4 @@
-"""The kernels of the core for Keras on TensorFlow: operations with a gradient of their own."""
+"""The core's kernels for Keras on TensorFlow: operations with their own gradients."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,6 @@ from xpgrad_keras import _programs
 from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
 from xpgrad_keras._private import watched
-
-__all__ = ["BACKEND"]
 
 
 class _TensorFlow(KerasBackend):
@@ -34,7 +32,7 @@ class _TensorFlow(KerasBackend):
         self, call: LayerCall, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
     ) -> tuple[Any, list[Any]]:
         _refuse_xla()
-        # kernels have no half precision here: sums of float16 are kept in float32 anyway
+        # no half precision here: the kernels keep sums of float16 in float32 anyway
         dtype = X.dtype
         wide = tf.float32 if dtype.size == 2 else dtype
         narrow = {name: tf.cast(x, wide) for name, x in weights.items()}
@@ -48,7 +46,7 @@ _NAMESPACE = SimpleNamespace(reshape=tf.reshape, squeeze=tf.squeeze, stack=tf.st
 
 
 class _Kernel(KernelDescription):
-    """A kernel and its gradient, on arrays of NumPy's or of a recorder."""
+    """A kernel and its gradient, on arrays of NumPy or of a recorder."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, ordered=True)
@@ -65,7 +63,7 @@ _KERNELS = {name: _Kernel(name) for name in ORDERED}
 def _applied(
     which: int, kernel: _Kernel, tensors: Mapping[str, Any], options: Mapping[str, Any], made: int
 ) -> list[Any]:
-    """Return what the kernel (0) or its gradient (1) returns: so many tensors."""
+    """Return the `made` results of the kernel (0) or its gradient (1)."""
     run, names, values = kernel.ways[which], tuple(tensors), list(tensors.values())
     dtype = values[0].dtype
     if _programs.why_not() is None:
@@ -77,18 +75,18 @@ def _applied(
         return [x for x in results if x is not None]
 
     found = tf.numpy_function(compute, values, [dtype] * made, stateful=False)
-    return [*found] if isinstance(found, list | tuple) else [found]  # of one result it makes no list
+    return [*found] if isinstance(found, list | tuple) else [found]  # a single result is no list
 
 
 def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) -> list[Any]:
-    """Return so many of a kernel's outputs; None for H_all where nobody reads it."""
+    """Return a kernel's first outputs, `wanted` of them; None for H_all if nobody reads it."""
     kernel = _KERNELS[name]
     tensors = {name: x for name in kernel.operands if (x := given.pop(name, None)) is not None}
     fixed = {}
     if (lengths := tensors.pop("sequence_lens", None)) is not None:
         fixed["sequence_lens"] = tf.cast(lengths, tf.int64)
     seen = kernel.outputs[:wanted] if all_steps else kernel.outputs[1:wanted]
-    # nobody else reads what the forward keeps for the gradient
+    # only the gradient reads these outputs of the forward, so they may be rows
     options = given | {"rows_of": [n for n in kernel.saved if n not in seen]}
     names = [*tensors]
     wrt = [names[number] for number in watched([*tensors.values()])]
@@ -142,7 +140,7 @@ def _refuse_second(*cotangents: Any) -> Any:
 
 
 def _refuse_xla() -> None:
-    """Raise where XLA compiles, which cannot call a kernel."""
+    """Raise an error if XLA compiles, which cannot call a kernel."""
     from tensorflow.python.ops import control_flow_util
 
     if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(

@@ -10,8 +10,6 @@ from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
 from xpgrad_torch import functional
 
-__all__ = ["BACKEND"]
-
 
 class _Torch(KerasBackend):
     where = staticmethod(torch.where)
@@ -20,7 +18,7 @@ class _Torch(KerasBackend):
         return X.device.type == "cpu" or (X.device.type == "meta" and mask is None)
 
     def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        # a compiler takes no branches that depend on data; `no` is right for every mask
+        # a compiler accepts no branches that depend on data; `no` is right for every mask
         return no() if torch.compiler.is_compiling() else super().choose(condition, yes, no)
 
     def run(self, call: LayerCall, *arrays: Any) -> tuple[Tensor, list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Keras' LSTM, GRU and SimpleRNN with a kernel in the place of the loop over time."""
+"""Keras' LSTM, GRU and SimpleRNN with a kernel instead of the loop over time."""
 
 import warnings
 from typing import Any, ClassVar
@@ -9,28 +9,28 @@ from keras import ops
 from xpgrad_keras._backends import backend
 from xpgrad_keras._calls import KERNELS, call_of, why_not
 from xpgrad_keras._masks import kept_steps
-from xpgrad_keras._private import first_of, register_as_keras
+from xpgrad_keras._private import register_as_keras
 
 __all__ = ["GRU", "LSTM", "SimpleRNN"]
 
 _machine = backend()
 
 _said: set[str] = set()
-"""Why Keras' own loop ran: each reason is said once in a process."""
+"""The reasons why Keras' own loop ran, each of which was reported once."""
 
 
 class _KernelLayer:
     """A layer of Keras whose loop over time is a kernel's call.
 
-    Everything else is Keras': weights, configuration, files, states, masks of dropout. Where no kernel
-    computes what the layer asks for, its own loop runs.
+    Everything else is Keras': weights, configuration, files, states, masks of dropout. Keras' own loop runs
+    if no kernel computes the layer's call.
     """
 
     _KERNEL: ClassVar[str]
 
     @property
     def supports_jit(self) -> bool:
-        """Whether Keras may compile a model with this layer without being asked to."""
+        """Whether Keras may compile a model with this layer by default."""
         if "supports_jit" not in self.__dict__:  # TensorFlow asks before Keras sets it
             raise AttributeError("supports_jit")
         return bool(self.__dict__["supports_jit"]) and _machine.supports_jit
@@ -46,14 +46,14 @@ class _KernelLayer:
     def inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: bool = False
     ) -> tuple[Any, Any, list[Any]]:
-        """Return the last output, all outputs, and the last states: what Keras asks of a layer."""
+        """Return the last output, all outputs, and the last states, as Keras' `inner_loop` does."""
         layer: Any = self
-        mask = first_of(mask)
-        if not _machine.takes(sequences, mask):
-            return super().inner_loop(sequences, initial_state, mask=mask, training=training)  # type: ignore[misc]
-        reason = why_not(self._KERNEL, layer, mask, training)
+        mask = mask[0] if isinstance(mask, list | tuple) else mask  # one mask for each of several inputs
+        takes = _machine.takes(sequences, mask)
+        reason = why_not(self._KERNEL, layer, mask, training) if takes else None
         if reason is not None:
             _say(type(self).__name__, reason)
+        if reason is not None or not takes:
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)  # type: ignore[misc]
         if training and layer.cell.dropout:
             dropped = layer.cell.get_dropout_mask(sequences[:, 0, :])
@@ -62,13 +62,13 @@ class _KernelLayer:
 
 
 def _computed(kernel: str, layer: Any, X: Any, initial_state: Any, mask: Any) -> tuple[Any, Any, list[Any]]:
-    """Return the three results of a loop, from the kernel."""
+    """Return the results of `inner_loop`, from the kernel."""
     dtype, cell = layer.cell.compute_dtype, layer.cell
     X = ops.cast(X, dtype)
     weights = {name: getattr(cell, name) for name in ("kernel", "recurrent_kernel", "bias")}
     weights = {n: ops.convert_to_tensor(x, dtype=dtype) for n, x in weights.items() if x is not None}
     states = list(initial_state) if isinstance(initial_state, list | tuple) else [initial_state]
-    # a stateful layer writes the new states over the old ones, which the gradient needs
+    # a stateful layer overwrites its old states, which the gradient needs
     states = [ops.copy(h) if layer.stateful else h for h in states]
     call = call_of(kernel, layer)
     if mask is None:

@@ -1,7 +1,7 @@
-"""How compiled code runs a program as a kernel of TensorFlow's; needs llvmlite.
+"""The compiled functions that run a program as a kernel of TensorFlow; needs llvmlite.
 
-It calls TensorFlow's functions in C (``tensorflow/c/kernels.h``) by address. Addresses are integers, and
-structures of ours are read word by word, by the names of a record.
+They call TensorFlow's C functions (``tensorflow/c/kernels.h``) by address. Addresses are integers, and our
+structures are read word by word, by the names of a record.
 """
 
 from collections import namedtuple
@@ -16,9 +16,9 @@ from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, 
 
 PROCESS = "xpgrad_tensorflow_process"
 """The symbol of the integers of a `ProcessRecord`."""
-MOST = 40  # arrays and results of a call
-MOST_SIZES = 160  # of all of its arrays, with the number of axes of each
-INT_MASK = 0xFFFFFFFF  # of what a function in C returns as a number that is not negative
+MOST = 40  # the most arrays and results of a call
+MOST_SIZES = 160  # the most sizes of its arrays, with each array's number of axes
+INT_MASK = 0xFFFFFFFF  # the bits of a nonnegative number that a C function returns
 
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of TensorFlow
 
@@ -27,30 +27,30 @@ Functions = namedtuple(
     "Functions",
     "new_status delete_status code_of set_status attribute refuse fail take allocate data rank size delete",
 )
-"""Addresses of TensorFlow's functions; `_NAMES` in `_programs` says which each is."""
+"""Addresses of TensorFlow's functions; `_NAMES` in `_programs` has their names."""
 
 ProcessRecord = namedtuple("ProcessRecord", "functions number find compute lend waiting")
-"""What compiled code knows of the process.
+"""The compiled code's data of the process.
 
-`number` is only in this process's operations. `find` is the address of a function of Python's,
+Only this process's operations have its `number`. `find` is the address of a Python function,
 ``find(call, sizes, count)``, which returns the address of the form of a call's arrays, or minus the address
-of an error's text. `compute` is the address of ``compute(form, addresses)``, which computes what has no
-program and returns 0 or such a text. `waiting` is the address of a WaitingRecord.
+of an error's text. `compute` is the address of ``compute(form, addresses)``, which computes a form without a
+program and returns 0 or minus the address of a text. `waiting` is the address of a WaitingRecord.
 """
 holds(ProcessRecord, functions=Functions)
 
 CallRecord = namedtuple("CallRecord", "first given made dtype")
-"""A kernel that is called with arrays of any sizes.
+"""A kernel for arrays of any sizes.
 
 `first` is the address of its first FormRecord, or 0. `given` and `made` are the numbers of arrays and
 results, `dtype` is TensorFlow's number of the results' dtype.
 """
 
 FormRecord = namedtuple("FormRecord", "next sizes count program results")
-"""Sizes of the arrays of a call, and what computes it: a program, or 0.
+"""The sizes of a call's arrays, and the address of the program for them, or 0.
 
-`next` is the address of another form of the same call, or 0. At `sizes` there are `count` integers: the
-number of axes and the sizes of each array. At `results` there is a ResultRecord for each result.
+`next` is the address of another form of the same call, or 0. At `sizes` are `count` integers: the number of
+axes and the sizes of each array. At `results` is a ResultRecord for each result.
 """
 
 ResultRecord = namedtuple("ResultRecord", "sizes rank bytes")
@@ -85,7 +85,7 @@ def _fails(status):
 
 @inside()
 def _attribute(construction, name, status):
-    """An integer among the attributes of an operation."""
+    """An operation's integer attribute."""
     place = stack(1)
     place[0] = 0
     call_with_numbers(_process()[_AT.functions.attribute], (construction, name, place.ctypes.data, status))
@@ -94,7 +94,7 @@ def _attribute(construction, name, status):
 
 @inside()
 def create(construction):
-    """What `compute` gets for an operation: the address of its call. 0 where it is refused."""
+    """Return the address of an operation's call, which `compute` gets; 0 if the operation is refused."""
     process = _process()
     status, call = call_for_number(process[_AT.functions.new_status], ()), 0
     number = _attribute(construction, text_at(_PROCESS_NAME), status)
@@ -112,7 +112,7 @@ def create(construction):
 
 @inside()
 def _same(form, sizes, count):
-    """1 where a form has these sizes, else 0."""
+    """1 if a form has these sizes, else 0."""
     about = words(form, _FORM_WORDS)
     if about[_FORM.count] != count:
         return 0
@@ -125,7 +125,7 @@ def _same(form, sizes, count):
 
 @inside()
 def _form_of(call, sizes, count):
-    """The address of the form of these sizes; that of a text with a minus where something is wrong."""
+    """The address of the form of these sizes; after an error, minus the address of its text."""
     form = words(call, _CALL_WORDS)[_CALL.first]
     while form != 0:
         if _same(form, sizes, count) != 0:
@@ -136,7 +136,7 @@ def _form_of(call, sizes, count):
 
 @inside()
 def _take(context, count, tensors, addresses, sizes, status):
-    """Take the arrays of a call; how many sizes they have, or -1 where something is wrong."""
+    """Take the arrays of a call; return the number of their sizes, or -1 after an error."""
     process, place, total = _process(), stack(1), 0
     for k in range(count):
         call_with_numbers(process[_AT.functions.take], (context, k, place.ctypes.data, status))
@@ -160,7 +160,7 @@ def _take(context, count, tensors, addresses, sizes, status):
 
 @inside()
 def _allocate(context, about, form, tensors, addresses, status):
-    """Make the results of a call; whether all are there."""
+    """Allocate the results of a call; return whether this worked."""
     process, given = _process(), about[_CALL.given]
     results = words(form, _FORM_WORDS)[_FORM.results]
     for k in range(about[_CALL.made]):
@@ -180,7 +180,7 @@ def _allocate(context, about, form, tensors, addresses, status):
 
 @inside()
 def _run(form, addresses, count):
-    """Compute a call: what is wrong, as a code of TensorFlow's and the address of a text; or zeros."""
+    """Compute a call; return an error's TensorFlow code and the address of its text, or zeros."""
     process, program = _process(), words(form, _FORM_WORDS)[_FORM.program]
     if program == 0:
         wrong = call_for_number(process[_AT.compute], (form, addresses.ctypes.data))
@@ -197,7 +197,7 @@ def _run(form, addresses, count):
 
 @inside()
 def _computed(call, context, tensors, status):
-    """Compute a call; the status tells what is wrong. All tensors that were made stand in `tensors`."""
+    """Compute a call; an error goes into the status. `tensors` gets all tensors of the call."""
     process, about = _process(), words(call, _CALL_WORDS)
     addresses, sizes = stack(MOST), stack(MOST_SIZES)
     count = _take(context, about[_CALL.given], tensors, addresses, sizes, status)

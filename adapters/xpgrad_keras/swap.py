@@ -1,4 +1,4 @@
-"""Putting xpgrad's layers into a model that was written with Keras'."""
+"""Replace the layers of a Keras model by xpgrad's."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,6 @@ from xpgrad_keras._calls import why_not
 from xpgrad_keras._private import forget_compiled, sublayers
 from xpgrad_keras.layers import GRU, LSTM, SimpleRNN
 
-__all__ = ["ReportRow", "SwapReport", "swap", "swap_report", "unswap"]
-
 _Layer = TypeVar("_Layer", bound=keras.layers.Layer)
 _REPLACEMENTS: Mapping[type, type] = {
     keras.layers.LSTM: LSTM,
@@ -23,12 +21,13 @@ _OURS = {ours: theirs for theirs, ours in _REPLACEMENTS.items()}
 
 
 class SwapReport(NamedTuple):
-    """What `swap` replaces and leaves: a row for each recurrent layer, and each other with own weights.
+    """The layers that `swap` replaces and leaves.
 
     Parameters
     ----------
     rows : tuple of ReportRow
-        In the order of the model. `str()` lays them out as a table.
+        A row for each recurrent layer, and each other layer with its own weights, in the model's order.
+        `str()` returns a table.
     """
 
     rows: tuple[ReportRow, ...]
@@ -40,18 +39,18 @@ class SwapReport(NamedTuple):
 def swap(model: _Layer, *, verbose: bool = False) -> _Layer:
     """Let xpgrad's kernels compute the recurrent layers of a model.
 
-    It takes layers whose type is exactly Keras' LSTM, GRU or SimpleRNN, wherever they stand: in Sequential,
-    functional and subclassed models, in Bidirectional and other wrappers. Each stays the object that it is,
-    with its weights, name, states and place in the graph; only its class changes. So optimizers, losses,
-    metrics and callbacks go on. Functions that the model has compiled are compiled anew. Subclasses stay as
-    they are, because they may compute something else.
+    It replaces layers whose type is exactly Keras' LSTM, GRU or SimpleRNN, anywhere in the model: in
+    Sequential, functional and subclassed models, in Bidirectional and other wrappers. Each remains the same
+    object, with its weights, name, states and place in the graph; only its class changes. So optimizers,
+    losses, metrics and callbacks continue. The model's compiled functions are compiled again. Subclasses are
+    not replaced, because they may compute something else.
 
     Parameters
     ----------
     model : keras.Model or keras.layers.Layer
         The model or a single layer, which is changed.
     verbose : bool
-        Print what was replaced and what was not, and why, as `swap_report` tells it.
+        Print the table of `swap_report`.
 
     Returns
     -------
@@ -65,8 +64,8 @@ def swap(model: _Layer, *, verbose: bool = False) -> _Layer:
 
     See Also
     --------
-    unswap : The way back.
-    swap_report : What would be replaced.
+    unswap : Puts Keras' layers back.
+    swap_report : The layers that would be replaced.
 
     Examples
     --------
@@ -89,9 +88,9 @@ def swap(model: _Layer, *, verbose: bool = False) -> _Layer:
 
 
 def unswap(model: _Layer) -> _Layer:
-    """Put Keras' layers back in the place of xpgrad's.
+    """Replace xpgrad's layers by Keras' layers.
 
-    Each stays the object that it is, with its weights.
+    Each remains the same object, with its weights.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ def unswap(model: _Layer) -> _Layer:
 
 
 def swap_report(model: keras.layers.Layer) -> SwapReport:
-    """Tell what `swap` would replace in a model, what it would leave, and why, without changing it.
+    """Report which layers of a model `swap` would replace, and why not the others, without a change.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ def swap_report(model: keras.layers.Layer) -> SwapReport:
     Returns
     -------
     SwapReport
-        A row for each recurrent layer, and each other layer with weights of its own; printed, a table.
+        A row for each recurrent layer, and each other layer with its own weights; printed, a table.
 
     Raises
     ------
@@ -168,7 +167,7 @@ def _check(function: str, model: Any) -> None:
 
 
 def _change(model: keras.layers.Layer, kinds: Mapping[type, type]) -> None:
-    """Change the classes of layers; models forget what they have compiled with others."""
+    """Change the classes of layers; models forget their compiled functions."""
     layers = list({id(layer): layer for _, layer in _named(model, "", ())}.values())
     changed = [layer for layer in layers if type(layer) in kinds and _why_never(layer) is None]
     for layer in changed:
@@ -179,7 +178,7 @@ def _change(model: keras.layers.Layer, kinds: Mapping[type, type]) -> None:
 
 
 def _why_never(layer: keras.layers.Layer) -> str | None:
-    """Return why no kernel computes one of Keras' recurrent layers, not even where nothing is dropped."""
+    """Return why no kernel computes a recurrent layer of Keras, even without dropout; None if one does."""
     ours = _REPLACEMENTS.get(type(layer))
     return None if ours is None else why_not(ours._KERNEL, layer, None, False)  # type: ignore[attr-defined]
 
@@ -187,7 +186,7 @@ def _why_never(layer: keras.layers.Layer) -> str | None:
 def _named(
     layer: keras.layers.Layer, name: str, above: tuple[int, ...]
 ) -> Iterator[tuple[str, keras.layers.Layer]]:
-    """Return a layer and all that it holds, with their names; cells of recurrent layers belong to these."""
+    """Return a layer and all layers in it, with their names, but no cells of recurrent layers."""
     yield name, layer
     if isinstance(layer, keras.layers.RNN):
         return
@@ -197,7 +196,7 @@ def _named(
 
 
 def _row(names: tuple[str, ...], layer: keras.layers.Layer) -> ReportRow | None:
-    """Return a layer's row; None where it has no weights of its own and is no recurrent layer."""
+    """Return a layer's row; None if it has no weights of its own and is not recurrent."""
     kind = type(layer)
     ours = _REPLACEMENTS.get(kind)
     if ours is not None:

@@ -157,10 +157,10 @@ class _Columns:
     """Some columns of other rows, for reading."""
 
     def __init__(self, rows: Any, start: int, stop: int) -> None:
-        self._rows, self._start, self._stop = rows, start, stop
+        self.rows, self._start, self._stop = rows, start, stop
 
     def read(self, first: int, count: int) -> Any:
-        return self._rows.read(first, count)[:, self._start : self._stop]
+        return self.rows.read(first, count)[:, self._start : self._stop]
 
 
 class AdapterEngine(StandardEngine, Adapter):

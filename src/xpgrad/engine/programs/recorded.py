@@ -172,13 +172,6 @@ class RecordedNamespace:
         """A view with the axes in another order."""
         return x.view(x.offset, tuple(x.sizes[k] for k in axes), tuple(x.strides[k] for k in axes))
 
-    def flip(self, x: Recorded, *, axis: Sequence[int]) -> Recorded:
-        """A view with these axes reversed."""
-        check_fixed(x)
-        strides = [-step if k in axis else step for k, step in enumerate(x.strides)]
-        first = sum((x.shape[k] - 1) * x.strides[k] for k in axis)
-        return x.view(x.offset + first, x.sizes, tuple(strides))
-
     def matrix_transpose(self, x: Recorded) -> Recorded:
         """A view with the last two axes exchanged."""
         return self.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))

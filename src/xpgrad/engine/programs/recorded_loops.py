@@ -47,10 +47,6 @@ class RecordedLoops(RecordedImages):
         """New memory whose rows do not push one another out of the caches."""
         return self.fresh((count, line_of(width, self.dtype.itemsize)))[:, :width]
 
-    def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
-        """Matrix product, in new memory."""
-        return self.matmul(a, b)
-
     def carry(self, array: Recorded) -> Recorded:
         """A copy of the array."""
         result = self.scratch(array.sizes[0], array.shape[1], like=array)
@@ -79,6 +75,8 @@ class RecordedLoops(RecordedImages):
         result = self.fresh((a.sizes[0], b.sizes[1]))
         self.multiply(result, a, b)
         return result
+
+    product_rows = matmul
 
     def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int | Quantity) -> None:
         """Matrix product, into the target's rows."""
