@@ -49,7 +49,7 @@ class ProgramEngine(ScanEngine):
         arrays = [x if x is None or x.size == 1 else jnp.broadcast_to(x, shape) for x in inputs]
         if all(x is None or x.shape != shape for x in arrays):
             return super().elementwise(formula, inputs, numbers, out)  # of one element
-        work = _Work(
+        work = _ArrayWork(
             _description("elementwise", formula, numbers),
             lambda own, result: tuple(f"axis{k}" if own == result else None for k in range(len(own))),
             lambda recorder, *given: [recorder.elementwise(formula, given, numbers)],
@@ -71,7 +71,7 @@ class ProgramEngine(ScanEngine):
             x = jnp.broadcast_to(x, (A, width, B))
             arrays.append(jnp.reshape(jnp.moveaxis(x, 2, 1), (A * B, width, 1)))
         widths = [n if name == formula.each_output else 1 for name in formula.outputs]
-        work = _Work(
+        work = _ArrayWork(
             _description("over_rows", formula, numbers),
             lambda own, result: ("row" if own[0] == result[0] else None, None, None),
             lambda recorder, *given: recorder.over_rows(formula, given, numbers),
@@ -88,12 +88,12 @@ class ProgramEngine(ScanEngine):
     ) -> Any:
         """See Images."""
         # no axes may be split here, because the whole kernel is split
-        work = _Work(str(key), lambda own, _: (None,) * len(own), lambda *given: [compute(*given)])
+        work = _ArrayWork(str(key), lambda own, _: (None,) * len(own), lambda *given: [compute(*given)])
         made = _run(work, arrays, [tuple(shape)])
         return super().whole(compute, arrays, shape, key) if made is None else made[0]
 
 
-class _Work(NamedTuple):
+class _ArrayWork(NamedTuple):
     """A computation that a program records.
 
     `description` identifies it in any process. `labels(shape, result)` are the axes of an array that may be
@@ -125,7 +125,7 @@ def _described(part: Any) -> str:
     return repr(part)
 
 
-def _run(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any] | None:
+def _run(work: _ArrayWork, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any] | None:
     """The results of some work as one call of a program; None if it has no program."""
     given = [x for x in arrays if x is not None]
     if given[0].dtype not in (jnp.float32, jnp.float64) or any(0 in x.shape for x in given):
@@ -144,14 +144,14 @@ def _run(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[An
     return _partitioning.split(run, work.description, axes, *given)
 
 
-def _axes(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> Axes | None:
+def _axes(work: _ArrayWork, arrays: Sequence[Any], shapes: Sequence[Shape]) -> Axes | None:
     """The axes of some work's arrays and results."""
     operands, results = [tuple(x.shape) for x in arrays], [*shapes]
     axes = Axes(*(tuple(work.labels(shape, shapes[0]) for shape in part) for part in (operands, results)))
     return _partitioning.agreeing(axes, operands + results)
 
 
-def _call(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
+def _call(work: _ArrayWork, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
     """The results of some work on whole arrays, for which it has a program."""
     key, given = _key_of(work, arrays), [x for x in arrays if x is not None]
     if key is None:
@@ -162,7 +162,7 @@ def _call(work: _Work, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[A
 _keys: dict[str, _ffi.Key | None] = {}
 
 
-def _key_of(work: _Work, arrays: Sequence[Any]) -> _ffi.Key | None:
+def _key_of(work: _ArrayWork, arrays: Sequence[Any]) -> _ffi.Key | None:
     """The key of the program of some work on arrays of these shapes and dtypes; None without a program."""
     forms = [None if x is None else (tuple(x.shape), np.dtype(x.dtype)) for x in arrays]
     text = f"{xpgrad.__version__} {work.description} {forms} {foreign_machine.team.size()}"

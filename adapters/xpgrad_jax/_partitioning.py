@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -99,17 +99,11 @@ def _labels(kernel: JaxKernel, name: str, shape: Shape, leader: Shape, attribute
     apart = {"N", "O"} if attributes.get("group", 1) == 1 else {"N"}
     labels: list[str | None] = [axis if axis in apart else None for axis in known]
     labels += [f"axis{k}" if kernel.elementwise else None for k in range(len(known), len(shape))]
-    for axis in _along(attributes, len(shape)):
-        labels[axis] = None
+    if "axis" in attributes:  # a kernel works along it, such as a softmax
+        axis = attributes["axis"] % len(shape)
+        end = len(shape) if attributes.get("flatten") else axis + 1
+        labels[axis:end] = [None] * (end - axis)
     return tuple(labels)
-
-
-def _along(attributes: Mapping[str, Any], rank: int) -> range:
-    """The axes along which a kernel works, such as a softmax."""
-    if "axis" not in attributes:
-        return range(0)
-    axis = attributes["axis"] + (rank if attributes["axis"] < 0 else 0)
-    return range(axis, rank if attributes.get("flatten") else axis + 1)
 
 
 # --- types that say how the user splits arrays

@@ -51,8 +51,10 @@ class _KernelLayer:
         mask = mask[0] if isinstance(mask, list | tuple) else mask  # one mask for each of several inputs
         takes = _machine.takes(sequences, mask)
         reason = why_not(self._KERNEL, layer, mask, training) if takes else None
-        if reason is not None:
-            _say(type(self).__name__, reason)
+        if reason is not None and reason not in _said:
+            _said.add(reason)
+            kind = type(self).__name__
+            warnings.warn(f"xpgrad_keras.{kind}: {reason}: Keras' own loop computes it", stacklevel=2)
         if reason is not None or not takes:
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)  # type: ignore[misc]
         if training and layer.cell.dropout:
@@ -87,12 +89,6 @@ def _computed(kernel: str, layer: Any, X: Any, initial_state: Any, mask: Any) ->
     outputs = kept.outputs(H_all, last, start, layer.go_backwards, zero)
     outputs = ops.flip(outputs, axis=1) if layer.go_backwards else outputs
     return outputs[:, -1], outputs, ends
-
-
-def _say(kind: str, reason: str) -> None:
-    if reason not in _said:
-        _said.add(reason)
-        warnings.warn(f"xpgrad_keras.{kind}: {reason}: Keras' own loop computes it", stacklevel=3)
 
 
 @register_as_keras

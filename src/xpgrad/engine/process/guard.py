@@ -47,17 +47,12 @@ def memory(size: int) -> tuple[np.ndarray, int]:
     pages = mmap.mmap(-1, length + _PAGE)
     whole = np.frombuffer(pages, dtype=np.uint8)
     begin = whole.__array_interface__["data"][0]
-    _protect(begin + length)
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # systems without such a call
+        _library().mprotect(ctypes.c_void_p(begin + length), ctypes.c_size_t(_PAGE), 0)
     first = (length - RED - size) // 64 * 64
     whole[:first] = whole[first + size : length] = WORD
     whole[first : first + size] = UNWRITTEN
     return whole[first : first + size], begin + first
-
-
-def _protect(address: int) -> None:
-    """Forbid access to the page at an address, if the system has a call for that."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        _library().mprotect(ctypes.c_void_p(address), ctypes.c_size_t(_PAGE), 0)
 
 
 @functools.cache

@@ -183,7 +183,12 @@ class _Lease:
         self.__array_interface__ = memory.__array_interface__
 
     def __del__(self) -> None:
-        _keep_result(self._memory)
+        _pool[address_of(self._memory)] = self._memory
+        room = _POOL  # without room for all, the memory that was kept first goes
+        for address, kept in reversed([*_pool.items()]):
+            room -= len(kept)
+            if room < 0:
+                _pool.pop(address, None)
 
 
 def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -213,13 +218,3 @@ def _pooled(size: int) -> np.ndarray | None:
         if memory is not None:
             return memory
     return None
-
-
-def _keep_result(memory: np.ndarray) -> None:
-    """Keep it; drop memory that was kept first if there is no room."""
-    _pool[address_of(memory)] = memory
-    room = _POOL
-    for address, kept in reversed([*_pool.items()]):
-        room -= len(kept)
-        if room < 0:
-            _pool.pop(address, None)

@@ -47,11 +47,6 @@ class Recorded:
         return Location(self.block, self.offset, self.strides, self.shifts)
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether all its sizes are known."""
-        return self.sizes == self.shape
-
-    @property
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.shape)
@@ -216,7 +211,7 @@ class RecordedNamespace:
 def check_fixed(*arrays: Recorded) -> None:
     """Raise a CannotRecordError for an array whose sizes or strides a call decides."""
     for x in arrays:
-        if not x.is_fixed or any(isinstance(stride, Quantity) for stride in x.strides):
+        if x.sizes != x.shape or any(isinstance(stride, Quantity) for stride in x.strides):
             raise CannotRecordError("sizes that a call decides")
 
 

@@ -68,18 +68,14 @@ class RecordedArithmetic:
     def arithmetic(self, kind: str, *operands: Recorded, shape: Sizes | None = None) -> Recorded:
         """A new array, element by element from arrays whose shapes broadcast to one shape."""
         if len({x.sizes for x in operands}) > 1:
-            operands = self._broadcast(operands)
+            if len({x.ndim for x in operands}) > 1:
+                raise CannotRecordError("broadcasting")
+            check_fixed(*operands)
+            common = np.broadcast_shapes(*(x.shape for x in operands))
+            operands = tuple(self.broadcast(x, common) for x in operands)
         result = self.fresh(operands[0].sizes if shape is None else tuple(shape))
         self.emit_arithmetic(kind, result, operands)
         return result
-
-    def _broadcast(self, arrays: Sequence[Recorded]) -> tuple[Recorded, ...]:
-        """Views of the arrays' common shape."""
-        if len({x.ndim for x in arrays}) > 1:
-            raise CannotRecordError("broadcasting")
-        check_fixed(*arrays)
-        shape = np.broadcast_shapes(*(x.shape for x in arrays))
-        return tuple(self.broadcast(x, shape) for x in arrays)
 
     def broadcast(self, array: Recorded, shape: tuple[int, ...]) -> Recorded:
         """A view of this shape."""

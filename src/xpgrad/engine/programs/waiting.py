@@ -35,17 +35,15 @@ class WaitingThreads:
         about = records.WaitingRecord(post, wait, semaphore, tasks, places)
         self._about = np.asarray(about, dtype=np.int64)
         self.address = address_of(self._about)
-        if places:
-            self._start(count)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
-
-    def _start(self, count: int) -> None:
+        if not places:
+            return
         address = c_function("waiting_thread", "programs.native_foreign", "int64 waiting", "wait(waiting)")
-        wait = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)  # never returns, and holds no lock of Python
+        loop = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)  # never returns, and holds no lock of Python
         for number in range(count):
             name = f"xpgrad-waiting-{number}"
-            threading.Thread(target=wait, args=(self.address,), name=name, daemon=True).start()
+            threading.Thread(target=loop, args=(self.address,), name=name, daemon=True).start()
 
     def _forget(self) -> None:
         self._about[_AT.places] = 0
