@@ -95,8 +95,8 @@ def _computed(kernel: str, layer: Any, X: Any, initial_state: Any, mask: Any) ->
 class LSTM(_KernelLayer, keras.layers.LSTM):
     """Keras' LSTM on xpgrad's kernel.
 
-    Arguments, weights, configuration and saved files are those of ``keras.layers.LSTM``. A file names that
-    class: it loads without xpgrad too.
+    Arguments, weights, configuration and saved files equal those of ``keras.layers.LSTM``. A file names
+    Keras' class, so it loads without xpgrad too.
 
     Examples
     --------
@@ -114,8 +114,8 @@ class LSTM(_KernelLayer, keras.layers.LSTM):
 class GRU(_KernelLayer, keras.layers.GRU):
     """Keras' GRU on xpgrad's kernel.
 
-    Arguments, weights, configuration and saved files are those of ``keras.layers.GRU``. A file names that
-    class: it loads without xpgrad too.
+    Arguments, weights, configuration and saved files equal those of ``keras.layers.GRU``. A file names
+    Keras' class, so it loads without xpgrad too.
 
     Examples
     --------
@@ -133,8 +133,8 @@ class GRU(_KernelLayer, keras.layers.GRU):
 class SimpleRNN(_KernelLayer, keras.layers.SimpleRNN):
     """Keras' SimpleRNN on xpgrad's kernel.
 
-    Arguments, weights, configuration and saved files are those of ``keras.layers.SimpleRNN``. A file names
-    that class: it loads without xpgrad too.
+    Arguments, weights, configuration and saved files equal those of ``keras.layers.SimpleRNN``. A file names
+    Keras' class, so it loads without xpgrad too.
 
     Examples
     --------

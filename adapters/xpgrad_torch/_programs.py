@@ -12,7 +12,7 @@ from torch import Tensor
 from xpgrad import engine as engines
 from xpgrad._operators.for_adapters import PlannedCall, run_foreign
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad.engine.programs.program import Program, ProgramForSteps
+from xpgrad.engine.programs.program import Program
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
@@ -57,7 +57,7 @@ class KnownCall(NamedTuple):
 
     function: "PlannedFunction"
     template: Any
-    program: Program | ProgramForSteps
+    program: Program
     order: list[int]
 
 

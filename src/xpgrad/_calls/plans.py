@@ -23,7 +23,7 @@ from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.instructions import CannotRecordError, most
-from xpgrad.engine.programs.program import Form, Program, ProgramForSteps
+from xpgrad.engine.programs.program import Form, Program
 from xpgrad.engine.programs.recorded import row_major
 from xpgrad.engine.programs.recorder import Joined, Recorder
 
@@ -102,7 +102,7 @@ class TracedKernel:
 class PlannedCall(NamedTuple):
     """A program, the function from its results to the call's, and the names of its arrays."""
 
-    program: Program | ProgramForSteps
+    program: Program
     result: Callable[[list[Any]], Any]
     names: tuple[str, ...]
 
@@ -202,9 +202,7 @@ class _UnplannedCall(NamedTuple):
     layouts: Mapping[str, Any]
     lengths: Lengths
 
-    def found(
-        self, joined: Mapping[str, Any]
-    ) -> tuple[Program | ProgramForSteps, Callable[[list[Any]], Any]] | None:
+    def found(self, joined: Mapping[str, Any]) -> tuple[Program, Callable[[list[Any]], Any]] | None:
         """Its program, which may serve other T too; and what makes the result of the program's results."""
         shared = None
         if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
@@ -214,7 +212,7 @@ class _UnplannedCall(NamedTuple):
         if known is None or shared is None:
             return self._planned(None)
         program, result = known
-        return ProgramForSteps(program, shared.steps), result
+        return program.for_steps(shared.steps), result
 
     def _planned(self, shared: SharedSteps | None) -> tuple[Program, Callable[[list[Any]], Any]] | None:
         layouts = self.layouts if shared is None else {**self.layouts, **shared.layouts}

@@ -54,7 +54,7 @@ def _numpy_threads() -> tuple[Callable, Callable] | None:
 
 
 _limits = LastingLock()
-_limit_depth: dict[int, tuple[int, int]] = {}  # by setter: contexts open, number of threads before the first
+_open: list[int] = []  # for each open context, the number of threads before it
 
 
 @contextlib.contextmanager
@@ -64,18 +64,14 @@ def _limited(functions: tuple[Callable, Callable] | None) -> Iterator[None]:
         yield
         return
     get, put = functions
-    key = id(put)
     with _limits:
-        depth, before = _limit_depth.get(key, (0, 0))
-        if depth == 0:
-            before = get()
+        _open.append(get())
+        if len(_open) == 1:
             put(1)
-        _limit_depth[key] = depth + 1, before
     try:
         yield
     finally:
         with _limits:
-            depth, before = _limit_depth[key]
-            _limit_depth[key] = depth - 1, before
-            if depth == 1:
+            before = _open.pop()
+            if not _open:
                 put(before)

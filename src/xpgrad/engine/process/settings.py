@@ -15,13 +15,7 @@ _WORDS = {
 
 
 def jit_enabled() -> bool:
-    """Whether formulas are compiled: llvmlite is installed, and ``XPGRAD_JIT`` allows it.
-
-    Raises
-    ------
-    ValueError
-        If the word means neither yes nor no.
-    """
+    """Whether formulas are compiled: llvmlite is installed, and ``XPGRAD_JIT`` allows it."""
     return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _has_compiler()
 
 
@@ -39,13 +33,7 @@ def _has_compiler() -> bool:
 
 
 def thread_count() -> int:
-    """The number of threads: ``XPGRAD_NUM_THREADS``, or else one per core.
-
-    Raises
-    ------
-    ValueError
-        If ``XPGRAD_NUM_THREADS`` is no whole number of at least 1.
-    """
+    """The number of threads: ``XPGRAD_NUM_THREADS``, or else one per core."""
     chosen = os.environ.get("XPGRAD_NUM_THREADS")
     if chosen:
         if not (chosen.strip().isdecimal() and int(chosen)):

@@ -49,13 +49,7 @@ def integers(values: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_int64 * len(values))(*values)
 
 
-class _Busy(threading.local):
-    """Whether this thread runs an item of `Team.map`."""
-
-    mapping = False
-
-
-_busy = _Busy()
+_busy = threading.local()  # `mapping`: whether the thread runs an item of `Team.map`
 _MISSING = object()
 
 
@@ -78,7 +72,7 @@ class Team:
 
     def free(self) -> int:
         """The number of threads for new work: within `map` the other threads are busy."""
-        return 1 if _busy.mapping else self.size()
+        return 1 if getattr(_busy, "mapping", False) else self.size()
 
     def run(self, function: int, data: int, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part; `data` is an address."""
@@ -99,7 +93,7 @@ class Team:
         contexts = [contextvars.copy_context() for _ in items]
 
         def work() -> None:
-            before = _busy.mapping
+            before = getattr(_busy, "mapping", False)
             try:
                 _busy.mapping = True
                 for number in waiting:

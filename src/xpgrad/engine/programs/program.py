@@ -8,6 +8,7 @@ arrays, in which arrays that are used at different times share their place.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import itertools
@@ -153,21 +154,11 @@ class Program:
     """Instructions, and the memory on which they work.
 
     `outputs` has the memory and the sizes of each result, or None. The program runs on the threads of
-    `machine`; all arrays have the `dtype`.
+    `machine`; all arrays have the `dtype`. A run takes `count` arrays.
 
-    Attributes
-    ----------
-    count : int
-        The number of arrays that a run takes.
-    code : array
-        The integers. ``code[where[k]]`` is a distance from the beginning of memory number ``memory[k]``: the
-        inputs, the results, the arena, the code itself, a host's words.
-    arena_bytes : int
-        The size of the arena.
-    begin, end : int
-        The beginning and the end of the instructions in the code.
-    watch : Watch or None
-        What a guard watches.
+    The integers are `code`, the instructions stand from `begin` to `end`. ``code[where[k]]`` is a distance
+    from the beginning of memory number ``memory[k]``: the inputs, the results, the arena of `arena_bytes`
+    bytes, the code itself, a host's words. `watch` is what a guard watches, or None.
     """
 
     def __init__(
@@ -180,7 +171,7 @@ class Program:
         self._dtype, self._team = dtype, machine.team
         self.count = len(draft.inputs)
         self._sizes = [None if output is None else output[1] for output in outputs]
-        self._shapes = self.shapes(0)
+        self._steps, self._shapes = 0, self.shapes(0)
         results = [output[0] for output in outputs if output is not None]
         outside = [*draft.inputs, *results]
         self._together = side_by_side(draft, machine.team)
@@ -275,18 +266,18 @@ class Program:
 
         return [None if sizes is None else tuple(map(number, sizes)) for sizes in self._sizes]
 
+    def for_steps(self, steps: int) -> Program:
+        """The same program for calls with this T, if calls with several T share it."""
+        program = copy.copy(self)
+        program._steps, program._shapes = steps, self.shapes(steps)
+        return program
+
     def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
         """Return the results for the call's arrays at these addresses."""
-        return self.run_for(0, self._shapes, addresses, fresh)
-
-    def run_for(
-        self, steps: int, shapes: Sequence[tuple[int, ...] | None], addresses: list[int], fresh: Fresh
-    ) -> list[Any]:
-        """Return results of these shapes; `steps` is T if calls share the program for several T, else 0."""
         if len(addresses) != self.count:  # compiled code would read beyond the list
             raise ValueError(f"a program of {self.count} arrays was given {len(addresses)}")
         results: list[Any] = []
-        for shape in shapes:
+        for shape in self._shapes:
             if shape is None:
                 results.append(None)
                 continue
@@ -299,7 +290,7 @@ class Program:
         except IndexError:
             code = self.code.copy()
             own = address_of(code)
-        code[_STEPS_AT] = steps
+        code[_STEPS_AT] = self._steps
         addresses += [arena[1], own]
         held = array("q", addresses)  # alive until compiled code has read it
         if self.watch is not None:
@@ -331,20 +322,6 @@ class Program:
             self._run([self._by_python.get(begin, Stretch(begin, end))], own)
             guarded.watcher("after")(own, number)
             watch.raise_if_broken(code)
-
-
-class ProgramForSteps:
-    """A program that calls share for several T, for the T of one call: `steps`."""
-
-    __slots__ = ("_run", "_shapes", "_steps", "count")
-
-    def __init__(self, program: Program, steps: int) -> None:
-        self._run, self._steps, self._shapes = program.run_for, steps, program.shapes(steps)
-        self.count = program.count
-
-    def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
-        """See Program."""
-        return self._run(self._steps, self._shapes, addresses, fresh)
 
 
 def _joined(each: Sequence[Stretch]) -> list[Stretch]:

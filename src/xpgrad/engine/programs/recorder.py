@@ -37,18 +37,10 @@ class Joined(NamedTuple):
 class Recorder(RecordedLoops):
     """Has an engine's methods, as `StandardEngine` describes them.
 
-    Parameters
-    ----------
-    machine : Machine
-        The machine whose threads will run the program.
-    arrays : dict of str to (tuple, tuple) or Joined
-        Sizes and strides of the call's arrays, in elements: integers, or multiples of `steps_of_call`.
-    dtype : dtype
-        The dtype of all arrays.
-    steps : int, optional
-        The largest T of the calls that share the program; 0 if all have the same T.
-    is_full : bool, optional
-        Whether the lengths, which have resets, are T in all calls.
+    The threads of `machine` will run the program. `arrays` has the sizes and strides of the call's arrays, in
+    elements: integers, or multiples of `steps_of_call`. All have the `dtype`. `steps` is the largest T of the
+    calls that share the program, 0 if all have the same T. `is_full` says whether the lengths, which have
+    resets, are T in all calls.
     """
 
     name = "recorder"
