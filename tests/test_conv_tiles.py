@@ -19,7 +19,7 @@ from xpgrad._conv import patches, winograd
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles
-from xpgrad.engine.images import compiled_shifts, compiled_windows, row_tiles, shifts, windows
+from xpgrad.engine.images import compiled_shifts, row_tiles, shifts, windows
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
@@ -265,14 +265,14 @@ def test_windows_of_wide_images(size: tuple[int, int], rng: np.random.Generator)
     places = windows.Windows(4, (1, 1), -(-size[0] // 4), -(-size[1] // 4))
     count = 2 * places.rows * places.columns
     M = np.full((36, 3, count + 5), 7.0)
-    compiled_windows.from_windows(X, places, winograd._DENSE.window, M[..., :count])
+    NumpyEngine().from_windows(X, places, winograd._DENSE.window, M[..., :count])
     np.testing.assert_allclose(
         M[..., :count], windows.from_windows(np, X, places, winograd._DENSE.window), atol=1e-12
     )
     assert np.all(M[..., count:] == 7)
     Y, B = np.full((2, 4, size[0] + 1, size[1] + 6), 7.0), rng.normal(size=3)
     part = Y[:, :3, : size[0], : size[1]]
-    compiled_windows.to_windows(M[..., :count], places, winograd._DENSE.tile, B, part)
+    NumpyEngine().to_windows(M[..., :count], places, winograd._DENSE.tile, B, part.shape, part)
     expected = windows.to_windows(np, M[..., :count], places, winograd._DENSE.tile, B, (2, 3, *size))
     np.testing.assert_allclose(part, expected, atol=1e-11)
     part[...] = 7
@@ -332,7 +332,7 @@ def test_windows_of_volumes_and_phases(name: str, rng: np.random.Generator) -> N
     places = windows.Windows(side, (1, 1), -(-9 // side), -(-21 // side), slices=5)
     expected = windows.from_windows(np, X, places, transform)
     M = np.full((*expected.shape[:2], expected.shape[2] + 3), 7.0)
-    compiled_windows.from_windows(X, places, transform, M[..., :-3])
+    NumpyEngine().from_windows(X, places, transform, M[..., :-3])
     np.testing.assert_allclose(M[..., :-3], expected, atol=1e-12)
     assert np.all(M[..., -3:] == 7)
 
@@ -345,7 +345,7 @@ def test_volumes_of_windows(name: str, rng: np.random.Generator) -> None:
     M, B = rng.normal(size=transform.shape(2, 15 * places.rows * places.columns)), rng.normal(size=2)
     Y = np.full((3, 3, 5, 10, 23), 7.0)
     part = Y[:, :2, :, :9, :21]
-    compiled_windows.to_windows(M, places, transform, B, part)
+    NumpyEngine().to_windows(M, places, transform, B, part.shape, part)
     np.testing.assert_allclose(part, windows.to_windows(np, M, places, transform, B, shape), atol=1e-11)
     part[...] = 7
     assert np.all(Y == 7)

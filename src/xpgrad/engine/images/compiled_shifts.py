@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.formula_code import c_function
-from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.records import (
     Batch,
-    RowSums,
     Shared,
     ShiftedProducts,
     ShiftedSums,
@@ -30,12 +28,11 @@ from xpgrad.engine.compiled.records import (
     positions,
 )
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
-from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import WorkMemory, Workspaces, address_of, new_array, result_array
-from xpgrad.engine.process.team import integers
+from xpgrad.engine.process.memory import Workspaces, address_of
+from xpgrad.engine.process.team import Team, integers
 
 # The number of sums in a group, and of pairs of sums and images, from which tiles pay.
 _SUMS, _PAIRS = 3, 16
@@ -87,82 +84,21 @@ def _panel_rows(sums: int, channels_in: int, kinds: Tiles) -> int:
 
 
 def tap_packing(
-    dtype: np.dtype, weights: Any, shape: Sequence[int], by: Sequence[int], part: Sequence[int], target: Any,
-    parts: int,
-) -> tuple[int, TapPacking, Any]:  # fmt: skip
-    """The compiled function that packs a part's weights for tiles, what it reads, and what that points into.
+    dtype: np.dtype, shape: Sequence[int], by: Sequence[int], part: Sequence[int], parts: int
+) -> tuple[int, TapPacking, Any]:
+    """The compiled function that packs a part's taps for tiles, its record, and the memory of its table.
 
-    The weights, at this address, have these distances in memory. `parts` is how many threads share the work.
+    `by` are the weights' distances in memory; the record lacks the addresses of weights and target.
     """
     numbers = integers(part)
     by_group, by_sum, by_channel_in, by_tap = by
     group, sums, channels_in, _ = shape
     record = TapPacking(
-        parts=parts, weights=weights, by_group=by_group, by_sum=by_sum, by_channel_in=by_channel_in,
+        parts=parts, weights=0, by_group=by_group, by_sum=by_sum, by_channel_in=by_channel_in,
         by_tap=by_tap, groups=group, sums=sums, panel_rows=_panel_rows(sums, channels_in, tiles()),
-        channels_in=channels_in, taps=ctypes.addressof(numbers), count=len(part), target=target,
+        channels_in=channels_in, taps=ctypes.addressof(numbers), count=len(part), target=0,
     )  # fmt: skip
     return _loop("pack", dtype, tiles()), record, numbers
-
-
-def pack_taps(machine: Machine, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> PackedTaps:
-    """See `Images.pack_taps`."""
-    many, starts, size = packed_starts(weights.shape, taps)
-    memory, weights = new_array((size,), weights.dtype), forwards(weights)
-    by = distances(weights)
-    for part, start in zip(taps, starts, strict=True):
-        if many:
-            target = address_of(memory) + start * memory.itemsize
-            parts = machine.parts(weights.size)
-            function, record, _kept = tap_packing(
-                memory.dtype, address_of(weights), weights.shape, by, part, target, parts
-            )
-            data = integers(record)
-            machine.team.run(function, ctypes.addressof(data), parts)
-        else:
-            memory[start : start + weights[..., 0].size * len(part)] = weights[..., list(part)].ravel()
-    return PackedTaps(memory, starts, weights.shape[:3])
-
-
-def sum_of_shifts(
-    machine: Machine, images: np.ndarray, weights: PackedTaps, shifts: Shifts, B: np.ndarray | None
-) -> np.ndarray:
-    """See `Images.sum_of_shifts`."""
-    images, dtype = np.ascontiguousarray(images), images.dtype
-    plan = plan_of_sums(machine, dtype, images.shape, weights, shifts)
-    made = weights.shape[0] * weights.shape[1]
-    Y = result_array((len(images), made, *shifts.size), dtype)
-    bias = np.zeros(made, dtype) if B is None else np.ascontiguousarray(B)
-    if not plan.complete:
-        Y[...] = bias.reshape(-1, *[1] * len(shifts.size))
-    plan.run(machine, [address_of(array) for array in (images, weights.memory, bias, Y)])
-    return Y
-
-
-def products_of_shifts(
-    machine: Machine,
-    a: np.ndarray,
-    images: np.ndarray,
-    places: tuple[Embedding, ...],
-    taps: tuple[tuple[int, int], ...],
-    group: int,
-) -> np.ndarray:
-    """See `Images.products_of_shifts`."""
-    a, images, dtype = np.ascontiguousarray(a), np.ascontiguousarray(images), images.dtype
-    plan = plan_of_products(machine, dtype, a.shape, images.shape, places, taps, group)
-    sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
-    products = new_array((plan.parts, *sizes), dtype)
-    plan.run(machine, [address_of(array) for array in (a, images, products)])
-    return products[0] if plan.parts == 1 else np.sum(products, axis=0)
-
-
-def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
-    """The sums of the rows of a matrix."""
-    rows, parts = np.ascontiguousarray(rows), machine.parts(rows.size)
-    sums = new_array((len(rows),), rows.dtype)
-    data = integers(RowSums(address_of(rows), len(rows), rows.shape[1], address_of(sums), parts))
-    machine.team.run(row_sums_loop(rows.dtype), ctypes.addressof(data), parts)
-    return sums
 
 
 @functools.cache
@@ -205,12 +141,6 @@ class ShiftPlan:
         numbers[_AT_SHARED.memory] = memory
         return numbers
 
-    def run(self, machine: Machine, arrays: Sequence[int]) -> None:
-        """Call the function for each part, with the arrays at these addresses."""
-        with WorkMemory(self.workspaces, "a sum over shifted images") as memory:
-            data = integers(self.numbers(arrays, memory))
-            machine.team.run(self.function, ctypes.addressof(data), self.parts)
-
 
 _LATER = Shared(0, 0, 0)
 """What a plan fills in."""
@@ -224,9 +154,9 @@ class _Setting(NamedTuple):
     tiles: Tiles
 
     @classmethod
-    def of(cls, machine: Machine) -> _Setting:
+    def of(cls, team: Team) -> _Setting:
         """The present one."""
-        return cls(machine.team.free(), machine.team.grain, tiles())
+        return cls(team.free(), team.grain, tiles())
 
     def threads_for(self, multiplications: int) -> int:
         """How many threads so much work is worth."""
@@ -234,10 +164,10 @@ class _Setting(NamedTuple):
 
 
 def plan_of_sums(
-    machine: Machine, dtype: np.dtype, images: tuple[int, ...], weights: PackedTaps, shifts: Shifts
+    team: Team, dtype: np.dtype, images: tuple[int, ...], weights: PackedTaps, shifts: Shifts
 ) -> ShiftPlan:
     """For `sum_of_shifts` of images of this shape; it takes images, weights, bias and results."""
-    return _plan_of_sums(dtype, images, weights.shape, weights.starts, shifts, _Setting.of(machine))
+    return _plan_of_sums(dtype, images, weights.shape, weights.starts, shifts, _Setting.of(team))
 
 
 @functools.lru_cache(maxsize=_PLANS)
@@ -277,11 +207,11 @@ def _plan_of_sums(
 
 
 def plan_of_products(
-    machine: Machine, dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...],
+    team: Team, dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...],
     places: tuple[Embedding, ...], taps: tuple[tuple[int, int], ...], group: int,
 ) -> ShiftPlan:  # fmt: skip
     """For `products_of_shifts` of arrays of these shapes; it takes both, and results for each part."""
-    return _plan_of_products(dtype, a, images, places, taps, group, _Setting.of(machine))
+    return _plan_of_products(dtype, a, images, places, taps, group, _Setting.of(team))
 
 
 @functools.lru_cache(maxsize=_PLANS)

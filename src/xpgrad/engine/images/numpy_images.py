@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xpgrad.engine.compiled.machine import Machine
-from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
+from xpgrad.engine.compiled.strided import distances
+from xpgrad.engine.images.compiled_images import CompiledImages, Numbers
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, slices
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
-from xpgrad.engine.images.windows import Transform, Windows, memory_order
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import (
+    WorkMemory,
     address_of,
     keep_arena,
     line_of,
-    new_array,
     result_array,
     take_arena,
 )
 from xpgrad.engine.process.settings import jit_enabled
+from xpgrad.engine.process.team import integers
 
-# Of the blocks that are summed up, for each thread.
-_SHARES = 2
+if TYPE_CHECKING:
+    from xpgrad.engine.images.compiled_shifts import ShiftPlan
+
+_SHARES = 2  # of the blocks in a sum, for each thread
 
 
-class NumpyImages(Machine, InPlaceImages):
+class NumpyImages(Machine, CompiledImages):
     """The part of the NumPy engine for batches of images."""
 
     def compiles(self) -> bool:
@@ -95,91 +100,74 @@ class NumpyImages(Machine, InPlaceImages):
         """The sum, directly into the target if given."""
         return np.add(a, b, out=target)
 
+    def contiguous(self, array: np.ndarray) -> np.ndarray:
+        """The array, or a copy in row-major order."""
+        return np.ascontiguousarray(array)
+
+    def distances(self, array: np.ndarray) -> Sequence[int]:
+        """The strides, in elements."""
+        return distances(array)
+
+    def run_planned(
+        self, function: int, parts: int, numbers: Numbers, arrays: Sequence[np.ndarray], kept: Any = None
+    ) -> None:
+        """Call it now, in threads."""
+        data = integers(numbers([address_of(array) for array in arrays]))
+        self.team.run(function, ctypes.addressof(data), parts)
+
+    def run_plan(self, plan: ShiftPlan, arrays: Sequence[np.ndarray]) -> None:
+        """Call it now, with memory that is used again."""
+        with WorkMemory(plan.workspaces, "a sum over shifted images") as memory:
+            data = integers(plan.numbers([address_of(array) for array in arrays], memory))
+            self.team.run(plan.function, ctypes.addressof(data), plan.parts)
+
+    # --- without llvmlite
+
     def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
         """Compiled, or as a product with BLAS: in one pass."""
-        rows = array.reshape(-1, array.shape[-1])
         if self.compiles():
-            from xpgrad.engine.images.compiled_shifts import row_sums
-
-            sums = row_sums(self, rows)
-        else:
-            sums = np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype))
-        return sums.reshape(array.shape[:-1])
-
-    def pack_taps(self, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> Any:
-        """For the compiled loops, or as arrays."""
-        if not self.compiles():
-            return super().pack_taps(weights, taps)
-        from xpgrad.engine.images.compiled_shifts import pack_taps
-
-        return pack_taps(self, weights, taps)
+            return super().last_axis_sums(array)
+        rows = array.reshape(-1, array.shape[-1])
+        return np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype)).reshape(array.shape[:-1])
 
     def sum_of_shifts(
         self, images: np.ndarray, weights: Any, shifts: Shifts, B: np.ndarray | None = None
     ) -> np.ndarray:
         """Compiled, or by NumPy block by block."""
         if self.compiles():
-            from xpgrad.engine.images.compiled_shifts import sum_of_shifts
-
-            return sum_of_shifts(self, images, weights, shifts, B)
-        plain, made = super().sum_of_shifts, prod(weights[0].shape[:2])
+            return super().sum_of_shifts(images, weights, shifts, B)
+        made = prod(weights[0].shape[:2])
         return self.assemble(
-            lambda block, _: plain(images[block], weights, shifts, B),
+            lambda block, _: Images.sum_of_shifts(self, images[block], weights, shifts, B),
             self.blocks(len(images), prod(images.shape[1:]) + made * prod(shifts.size)),
             shape=(len(images), made, *shifts.size),
             like=images,
         )
 
     def products_of_shifts(
-        self,
-        a: np.ndarray,
-        images: np.ndarray,
-        places: Sequence[Embedding],
-        taps: Sequence[tuple[int, int]],
+        self, a: np.ndarray, images: np.ndarray, places: Sequence[Embedding], taps: Sequence[tuple[int, int]],
         group: int,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Compiled, or by NumPy block by block."""
         if self.compiles():
-            from xpgrad.engine.images.compiled_shifts import products_of_shifts
-
-            return products_of_shifts(self, a, images, tuple(places), tuple(taps), group)
-        plain = super().products_of_shifts
+            return super().products_of_shifts(a, images, places, taps, group)
 
         def add(block: slice, totals: list[np.ndarray] | None) -> list[np.ndarray]:
-            products = plain(a[block], images[block], places, taps, group)
+            products = Images.products_of_shifts(self, a[block], images[block], places, taps, group)
             return [products if totals is None else totals[0] + products]
 
         blocks = self.blocks(len(images), prod(images.shape[1:]) + prod(a.shape[1:]))
         return self.accumulate(add, blocks)[0]
 
-    def patches(self, images: np.ndarray, places: Sequence[Embedding], group: int) -> np.ndarray:
-        """Compiled, or by NumPy."""
-        if not self.compiles():
-            return super().patches(images, places, group)
-        from xpgrad.engine.images.compiled_patches import patches
-
-        n, channels, positions = *images.shape[:2], prod(places[0].grid)
-        P = new_array((group, channels // group * len(places), n * positions), images.dtype)
-        patches(self, np.ascontiguousarray(images), tuple(places), P)
-        return P
-
     def add_patches(
-        self,
-        total: np.ndarray | None,
-        P: np.ndarray,
-        places: Sequence[Embedding],
-        shape: Sequence[int],
-        B: np.ndarray | None = None,
-        target: np.ndarray | None = None,
-    ) -> np.ndarray:
+        self, total: np.ndarray | None, P: np.ndarray, places: Sequence[Embedding], shape: Sequence[int],
+        B: np.ndarray | None = None, target: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """In the memory of the total or of the target, compiled or place by place."""
+        if self.compiles():
+            return super().add_patches(total, P, places, shape, B, target)
         n, channels, *size = shape
         images = total if total is not None else self.room(shape, P) if target is None else target
-        if self.compiles() and images.flags.c_contiguous:
-            from xpgrad.engine.images.compiled_patches import add_patches
-
-            add_patches(self, images, tuple(places), np.ascontiguousarray(P), B, begins=total is None)
-            return images
         if total is None:
             images[...] = 0 if B is None else B.reshape(-1, *[1] * len(size))
         each: Any = P.reshape(channels, len(places), n, *places[0].grid)
@@ -189,40 +177,3 @@ class NumpyImages(Machine, InPlaceImages):
             view = whole[(..., *place.taken)]
             view[(..., *map(slice, part.shape[2:]))] += part
         return images
-
-    def from_windows(
-        self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Compiled, or by NumPy on whole images."""
-        if not self.compiles():
-            return super().from_windows(X, windows, transform)
-        from xpgrad.engine.images.compiled_windows import from_windows
-
-        M = target
-        if M is None:
-            columns = max(1, windows.slices) * X.shape[0] * windows.rows * windows.columns
-            M = new_array(transform.shape(X.shape[1], columns), X.dtype)
-        from_windows(X, windows, transform, M)
-        return M
-
-    def to_windows(
-        self,
-        M: np.ndarray,
-        windows: Windows,
-        transform: Transform,
-        B: np.ndarray | None,
-        shape: Sequence[int],
-        target: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Compiled, or by NumPy on whole images."""
-        if not self.compiles():
-            return super().to_windows(M, windows, transform, B, shape)
-        from xpgrad.engine.compiled.strided import distances
-        from xpgrad.engine.images.compiled_windows import can_be_written, to_windows
-
-        Y = target
-        if Y is None or not can_be_written(Y.shape, distances(Y), windows):
-            Y = result_array(memory_order(shape, windows), M.dtype)
-            Y = Y if len(shape) == 4 or windows.slices else Y.swapaxes(2, 3)
-        to_windows(M, windows, transform, B, Y)
-        return Y

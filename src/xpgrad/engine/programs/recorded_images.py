@@ -1,4 +1,4 @@
-"""What convolutions ask of an engine, written down: the compiled loops over images, and products.
+"""What convolutions ask of an engine, written down: compiled functions on images, and products.
 
 Fourier transforms have no instruction.
 """
@@ -12,15 +12,13 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.compiled.machine import Machine
-from xpgrad.engine.compiled.records import RowSums, flat
-from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
+from xpgrad.engine.images.compiled_images import CompiledImages
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, slices
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
-from xpgrad.engine.images.shifts import Embedding, Shifts
-from xpgrad.engine.images.windows import Transform, Windows, memory_order
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import line_of
-from xpgrad.engine.process.team import OneThread
+from xpgrad.engine.process.team import OneThread, Team
 from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
@@ -48,8 +46,42 @@ def _unwritable(what: str) -> Callable[..., Any]:
     return method
 
 
-class RecordedBatches(RecordedArithmetic, InPlaceImages):
-    """Batches of images in a program's memory: blocks, stacks of products, parts that become a whole."""
+class RecordedImages(RecordedArithmetic, CompiledImages):
+    """The part of the recorder for convolutions; threads share the work of each instruction."""
+
+    @property
+    def team(self) -> Team:
+        """The threads of the machine that will run the program."""
+        return self._machine.team
+
+    def compiles(self) -> bool:
+        """True: programs are compiled."""
+        return True
+
+    def can_transform(self) -> bool:
+        """True, so that a convolution for which a Fourier transform is fastest is not recorded."""
+        return True
+
+    rfft = irfft = fft = ifft = _unwritable("Fourier transforms")
+
+    def distances(self, array: Recorded) -> Sequence[int]:
+        """The strides."""
+        return array.strides
+
+    def parts(self, size: int) -> int:
+        """The number of threads for this many elements."""
+        return parts_for(size, self.team)
+
+    def run_plan(self, plan: ShiftPlan, arrays: Sequence[Recorded]) -> None:
+        """Write the call down, with memory of the program."""
+        memory = self.fresh((-(-plan.workspaces.total // self.dtype.itemsize),))
+        memory.block.zones += plan.workspaces.zones()
+
+        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
+            return plan.numbers(addresses[:-1], addresses[-1])
+
+        operands = [*arrays, memory]
+        self.run_planned(plan.function, plan.parts, numbers, operands, plan, plan.multiplications)
 
     def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
         """As many images as stay in a cache: as many blocks for each thread, and what is left for all."""
@@ -71,8 +103,7 @@ class RecordedBatches(RecordedArithmetic, InPlaceImages):
 
     def _threads(self) -> int:
         """How many threads can share what comes next."""
-        team = self._machine.team
-        return 1 if team.addresses is None else team.size()
+        return 1 if self.team.addresses is None else self.team.size()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """Each thread has as many items; all of them together do what is left."""
@@ -154,8 +185,9 @@ class RecordedBatches(RecordedArithmetic, InPlaceImages):
         self.emit_arithmetic("zero", target, [])
 
     def _write(self, target: Recorded, places: Index, part: Recorded) -> None:
+        place = target[places]
         if part.size:
-            self.copy(target[places], part)
+            self.copy(place, part if part.shape == place.shape else self.broadcast(part, place.shape))
 
     def _is_in(self, part: Recorded, place: Recorded) -> bool:
         each = zip(part.shape, part.strides, place.strides, strict=True)
@@ -164,208 +196,3 @@ class RecordedBatches(RecordedArithmetic, InPlaceImages):
 
     def _split_last(self, array: Recorded, sizes: Sequence[int]) -> Recorded:
         return array.split_last(tuple(sizes))
-
-
-class RecordedImages(RecordedBatches):
-    """The part of the recorder for convolutions; threads share the work of each instruction."""
-
-    def compiles(self) -> bool:
-        """True: programs are compiled."""
-        return True
-
-    def can_transform(self) -> bool:
-        """True, so that a convolution for which a Fourier transform is fastest is not recorded."""
-        return True
-
-    rfft = irfft = fft = ifft = _unwritable("Fourier transforms")
-
-    def last_axis_sums(self, array: Recorded) -> Recorded:
-        """Compiled."""
-        from xpgrad.engine.images.compiled_shifts import row_sums_loop
-
-        check_fixed(array)
-        rows, sums = self.contiguous(array), self.fresh(array.shape[:-1])
-        parts = min(parts_for(rows.size, self._machine.team), max(1, sums.size))
-        record = RowSums(0, sums.size, rows.shape[-1], 0, parts)
-
-        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
-            return record._replace(rows=addresses[0], sums=addresses[1])
-
-        self.run_planned(row_sums_loop(self.dtype), parts, numbers, [rows, sums])
-        return sums
-
-    def pack_taps(self, weights: Recorded, taps: Sequence[Sequence[int]]) -> Any:
-        """See `compiled_shifts`."""
-        from xpgrad.engine.images.compiled_shifts import PackedTaps, packed_starts
-
-        if min(weights.strides) < 0:
-            weights = self.contiguous(weights)
-        many, starts, size = packed_starts(weights.shape, taps)
-        memory = self.fresh((size,))
-        for part, start in zip(taps, starts, strict=True):
-            if many:
-                self._pack_part(memory[start:], weights, part)
-            else:
-                self._write_part(memory, start, weights, part)
-        return PackedTaps(memory, starts, weights.shape[:3])
-
-    def _pack_part(self, target: Recorded, weights: Recorded, part: Sequence[int]) -> None:
-        """A part's weights for tiles."""
-        from xpgrad.engine.images.compiled_shifts import tap_packing
-
-        parts = parts_for(weights.size, self._machine.team)
-        function, record, kept = tap_packing(self.dtype, 0, weights.shape, weights.strides, part, 0, parts)
-
-        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
-            return record._replace(weights=addresses[0], target=addresses[1])
-
-        self.run_planned(function, parts, numbers, [weights, target], kept)
-
-    def _write_part(self, memory: Recorded, start: int, weights: Recorded, part: Sequence[int]) -> None:
-        """A part's weights one behind the other."""
-        count = prod(weights.shape[:3])
-        target = self.xp.reshape(memory[start : start + count * len(part)], (*weights.shape[:3], len(part)))
-        if [*part] == [*range(weights.shape[3])]:
-            self.copy(target, weights)
-            return
-        for number, tap in enumerate(part):
-            self.copy(target[..., number], weights[..., tap])
-
-    def sum_of_shifts(
-        self, images: Recorded, weights: Any, shifts: Shifts, B: Recorded | None = None
-    ) -> Recorded:
-        """See `compiled_shifts`."""
-        from xpgrad.engine.images.compiled_shifts import plan_of_sums
-
-        images, made = self.contiguous(images), weights.shape[0] * weights.shape[1]
-        plan = plan_of_sums(self._machine, self.dtype, images.shape, weights, shifts)
-        Y = self.fresh((images.shape[0], made, *shifts.size))
-        bias = self._zeros((made,), like=images) if B is None else self.contiguous(B)
-        if not plan.complete:
-            each = self.xp.reshape(bias, (1, made, *[1] * len(shifts.size)))
-            self.copy(Y, self.broadcast(each, Y.shape))
-        self._run_plan(plan, [images, weights.memory, bias, Y])
-        return Y
-
-    def products_of_shifts(
-        self,
-        a: Recorded,
-        images: Recorded,
-        places: Sequence[Embedding],
-        taps: Sequence[tuple[int, int]],
-        group: int,
-    ) -> Recorded:
-        """See `compiled_shifts`."""
-        from xpgrad.engine.images.compiled_shifts import plan_of_products
-
-        a, images, machine = self.contiguous(a), self.contiguous(images), self._machine
-        plan = plan_of_products(machine, self.dtype, a.shape, images.shape, tuple(places), tuple(taps), group)
-        sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
-        products = self.fresh((plan.parts, prod(sizes)))
-        self._run_plan(plan, [a, images, products])
-        whole = products if plan.parts == 1 else self.column_sums(products)
-        return self.xp.reshape(whole, sizes)
-
-    def patches(self, images: Recorded, places: Sequence[Embedding], group: int) -> Recorded:
-        """See `compiled_patches`."""
-        n, channels, positions = *images.shape[:2], prod(places[0].grid)
-        P = self.fresh((group, channels // group * len(places), n * positions))
-        self._patch_work("patches", self.contiguous(images), places, P, None, True)
-        return P
-
-    def add_patches(
-        self,
-        total: Recorded | None,
-        P: Recorded,
-        places: Sequence[Embedding],
-        shape: Sequence[int],
-        B: Recorded | None = None,
-        target: Recorded | None = None,
-    ) -> Recorded:
-        """In the memory of the total or of the target; see `compiled_patches`."""
-        images = total if total is not None else self.fresh(tuple(shape)) if target is None else target
-        if B is None:
-            B = self._zeros((shape[1],), like=P)
-        self._patch_work("add_patches", images, places, self.contiguous(P), self.contiguous(B), total is None)
-        return images
-
-    def _patch_work(
-        self, kind: str, images: Recorded, places: Sequence[Embedding], P: Recorded, B: Recorded | None,
-        begins: bool,
-    ) -> None:  # fmt: skip
-        from xpgrad.engine.images.compiled_patches import patch_work, with_addresses
-
-        parts = parts_for(P.size, self._machine.team)
-        function, record, kept = patch_work(kind, self.dtype, images.shape, tuple(places), parts, begins)
-
-        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
-            return flat(with_addresses(record, *addresses, *[0] * (3 - len(addresses))))
-
-        self.run_planned(function, parts, numbers, [x for x in (images, P, B) if x is not None], kept)
-
-    def _run_plan(self, plan: ShiftPlan, arrays: Sequence[Recorded]) -> None:
-        """A plan's function on arrays, with memory."""
-        memory = self.fresh((-(-plan.workspaces.total // self.dtype.itemsize),))
-        memory.block.zones += plan.workspaces.zones()
-
-        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
-            return plan.numbers(addresses[:-1], addresses[-1])
-
-        operands = [*arrays, memory]
-        self.run_planned(plan.function, plan.parts, numbers, operands, plan, plan.multiplications)
-
-    def from_windows(
-        self, X: Recorded, windows: Windows, transform: Transform, target: Recorded | None = None
-    ) -> Recorded:
-        """See `compiled_windows`."""
-        from xpgrad.engine.images.compiled_windows import Layout, can_be_read, work_from_windows
-
-        if not can_be_read(X.shape, X.strides, windows):
-            X = self.contiguous(X)
-        columns = max(1, windows.slices) * X.shape[0] * windows.rows * windows.columns
-        M = self.fresh(transform.shape(X.shape[1], columns)) if target is None else target
-        parts = self._parts_of_channels(X.shape[1], M)
-
-        def work(x: Any, m: Any) -> Any:
-            places = Layout(x, X.shape, X.strides), windows, transform, Layout(m, M.shape, M.strides)
-            return work_from_windows(*places, self.dtype, parts)
-
-        self._run_work(parts, work, [X, M])
-        return M
-
-    def to_windows(
-        self,
-        M: Recorded,
-        windows: Windows,
-        transform: Transform,
-        B: Recorded | None,
-        shape: Sequence[int],
-        target: Recorded | None = None,
-    ) -> Recorded:
-        """See `compiled_windows`."""
-        from xpgrad.engine.images.compiled_windows import Layout, can_be_written, work_to_windows
-
-        Y = target
-        if Y is None or not can_be_written(Y.shape, Y.strides, windows):
-            Y = self.fresh(memory_order(shape, windows))
-            if len(shape) == 5 and not windows.slices:
-                Y = self.xp.permute_dims(Y, (0, 1, 3, 2, 4))
-        bias = self._zeros((Y.shape[1],), like=Y) if B is None else self.contiguous(B)
-        parts = self._parts_of_channels(Y.shape[1], M)
-
-        def work(m: Any, b: Any, y: Any) -> Any:
-            places = Layout(m, M.shape, M.strides), windows, transform, b, Layout(y, Y.shape, Y.strides)
-            return work_to_windows(*places, self.dtype, parts)
-
-        self._run_work(parts, work, [M, bias, Y])
-        return Y
-
-    def _parts_of_channels(self, channels: int, points: Recorded) -> int:
-        return max(1, min(channels, parts_for(points.size, self._machine.team)))
-
-    def _run_work(
-        self, parts: int, work: Callable[..., tuple[int, tuple]], arrays: Sequence[Recorded]
-    ) -> None:
-        """A compiled function, found with its record for the addresses of the arrays."""
-        function, _ = work(*[0] * len(arrays))
-        self.run_planned(function, parts, lambda addresses: flat(work(*addresses)[1]), arrays)
