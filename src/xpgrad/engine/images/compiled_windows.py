@@ -1,20 +1,16 @@
-"""`from_windows` and `to_windows` compiled: the loops of `native_windows` for one transform."""
+"""What the compiled loops of `native_windows` read: from images to windows, and back."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.formula_code import ScalarFormula, c_function
-from xpgrad.engine.compiled.records import FromWindows, ToWindows, WindowImages, WindowPoints, flat
+from xpgrad.engine.compiled.records import FromWindows, ToWindows, WindowImages, WindowPoints
 from xpgrad.engine.compiled.register_tiles import tiles
-from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.windows import Transform, Windows
-from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.team import compiled_function, integers
 
 # Windows of their own are read where they are up to so many times their elements apart: as the kernels of
 # each tap along a first axis of three. Each distance has code of its own.
@@ -24,37 +20,12 @@ _APART = 6
 _Work = tuple[int, FromWindows | ToWindows]
 
 
-def from_windows(X: np.ndarray, windows: Windows, transform: Transform, M: np.ndarray) -> None:
-    """The transformed windows of X, as in `windows.from_windows`, into M."""
-    X = forwards(X)
-    if not can_be_read(X.shape, distances(X), windows):
-        X = np.ascontiguousarray(X)
-    x, m = Layout(address_of(X), X.shape, distances(X)), Layout(address_of(M), M.shape, distances(M))
-    _run(work_from_windows(x, windows, transform, m, X.dtype))
-
-
-def to_windows(
-    M: np.ndarray, windows: Windows, transform: Transform, B: np.ndarray | None, Y: np.ndarray
-) -> None:
-    """The results of windows M, as in `windows.to_windows`, plus B, into Y."""
-    B = np.zeros(Y.shape[1], dtype=Y.dtype) if B is None else np.ascontiguousarray(B)
-    m, y = Layout(address_of(M), M.shape, distances(M)), Layout(address_of(Y), Y.shape, distances(Y))
-    _run(work_to_windows(m, windows, transform, address_of(B), y, M.dtype))
-
-
 def can_be_written(shape: Sequence[int], strides: Sequence[int], windows: Windows) -> bool:
     """Whether `to_windows` writes there: rows of images, or one row of kernels that follow one another."""
     if len(shape) == 4 or windows.slices:
         return strides[-1] == 1
     side = shape[4]
     return shape[0] == 1 and shape[2] == side and (*strides[2:],) == (side, side * side, 1)
-
-
-def _run(work: _Work) -> None:
-    """In this thread."""
-    function, record = work
-    data = integers(flat(record))
-    compiled_function(function)(ctypes.addressof(data), 0)
 
 
 def can_be_read(shape: Sequence[int], strides: Sequence[int], windows: Windows) -> bool:
