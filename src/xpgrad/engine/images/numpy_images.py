@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xpgrad.engine.compiled.machine import Machine
-from xpgrad.engine.compiled.strided import distances
 from xpgrad.engine.images.compiled_images import CompiledImages, Numbers
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, slices
 from xpgrad.engine.images.methods import Images
@@ -106,7 +105,7 @@ class NumpyImages(Machine, CompiledImages):
 
     def distances(self, array: np.ndarray) -> Sequence[int]:
         """The strides, in elements."""
-        return distances(array)
+        return [stride // array.itemsize for stride in array.strides]
 
     def run_planned(
         self, function: int, parts: int, numbers: Numbers, arrays: Sequence[np.ndarray], kept: Any = None
