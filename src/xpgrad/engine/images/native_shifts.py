@@ -1,11 +1,8 @@
 """The compiled loops of `compiled_shifts`, each a function ``(data, part)`` of a record; needs llvmlite.
 
-A row of an image in the grid is given by five numbers: its first element in the image and in the grid, its
-length, its stride in the image, and the grid's layer. Rows are short: views of them would cost more than
-their elements.
+Five numbers describe a row of an image in the grid: its first element in the image, its first element in the
+grid, its length, its stride in the image, and the grid's layer.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,13 +33,12 @@ from xpgrad.engine.images.row_tiles import row_tile
 
 _SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
 _PACKING, _ROWS, _PATCHES = positions(TapPacking), positions(RowSums), positions(PatchRows)
-_FAR = 1 << 60
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
 
 
 @inside()
 def _total(table, column):
-    """The sum of a column."""
+    """The sum of a column of integers."""
     total = 0
     for row in range(len(table)):
         total += table[row, column]
@@ -51,7 +47,7 @@ def _total(table, column):
 
 @inside()
 def _tables_of_sums(data):
-    """The images' rows, the parts, their taps and wanted rows, the threads' first items: of a ShiftedSums."""
+    """The tables of a ShiftedSums: images' rows, parts, taps, wanted rows, and the threads' first items."""
     at = _SUMS
     rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
     parts = numbers(data[at.parts.address], data[at.parts.rows], 5)
@@ -62,7 +58,7 @@ def _tables_of_sums(data):
 
 @inside()
 def _tables_of_products(data):
-    """The rows of both factors, the taps, and the threads' first items: of a ShiftedProducts."""
+    """The tables of a ShiftedProducts: the rows of both factors, taps, and the threads' first items."""
     at = _PRODUCTS
     rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
     a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
@@ -72,7 +68,7 @@ def _tables_of_products(data):
 
 @inside()
 def _offsets_of(taps, channels_in, room, offsets):
-    """Where the grid's element 0 for each channel and tap is."""
+    """The offset in the grid of element 0, for each channel and tap."""
     for c in range(channels_in):
         for k in range(len(taps)):
             offsets[c * len(taps) + k] = (taps[k, 0] * channels_in + c) * room + taps[k, 1]
@@ -80,7 +76,7 @@ def _offsets_of(taps, channels_in, room, offsets):
 
 @inside()
 def _offsets_of_parts(parts, taps, channels_in, room):
-    """Those of all parts, one behind the other."""
+    """The offsets of all parts, one part behind the other."""
     offsets, first = scratch(channels_in * _total(parts, 1), np.int64), 0
     for p in range(len(parts)):
         last = first + parts[p, 1]
@@ -91,22 +87,12 @@ def _offsets_of_parts(parts, taps, channels_in, room):
 
 @inside()
 def _image_of(data, at, n, channel, size):
-    """The address of an item's image from this channel on; `at` says where in the record the images are."""
+    """The address of a channel of image n; `at` are the places of the images' numbers in the record."""
     return data[at.address] + size * (n * data[at.image] + channel * data[at.channel])
 
 
-class _Moves(NamedTuple):
-    """Compiled functions that move rows of images."""
-
-    vector: object
-    stretch_of: object
-    place_row: object
-    place_group: object
-    crop: object
-
-
 def _row_tile(dtype, lanes, from_step, to_step, adds=False):
-    """A `row_tile` that takes short rows in short vectors, which are faster."""
+    """A `row_tile` with shorter vectors for short rows, which are faster."""
     half = max(lanes // 2, min(lanes, 4))
     long, short = (row_tile(dtype, own, from_step, to_step, adds) for own in (lanes, half))
 
@@ -122,7 +108,7 @@ def _row_tile(dtype, lanes, from_step, to_step, adds=False):
 
 @inside("contract")
 def _stretch_of(rows, low, count, clipped):
-    """The parts of rows from low on in the grid, count elements; from there on they are counted."""
+    """Cut rows to `count` elements of the grid from `low` on, counted from there; the number of rows left."""
     found = 0
     for r in range(len(rows)):
         to = rows[r, 1] - low
@@ -137,60 +123,63 @@ def _stretch_of(rows, low, count, clipped):
     return found
 
 
-def _moves(dtype, lanes):
-    """The functions that move rows of images into the grid, and rows of sums out of it; all by addresses."""
-    real = np.dtype(dtype).type
-    size, nothing = np.dtype(dtype).itemsize, real(-0.0)  # which changes no number that it is added to
-    move_row, gather_row, spread_row = (_row_tile(dtype, lanes, *steps) for steps in ((1, 1), (2, 1), (1, 2)))
-
-    @inside()
-    def vector(address, count):
-        """So many numbers at an address."""
-        return array_at(address, real, count)
+def _placing(dtype, lanes):
+    """Two functions: `place_row` copies a row of an image into a grid, `place_group` a group's channels."""
+    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    nothing = real(-0.0)  # added to a number, it changes nothing
+    move_row, gather_row = (_row_tile(dtype, lanes, step, 1) for step in (1, 2))
 
     @inside("contract")
     def place_row(source, to, count, step):
-        """A row with this stride in the image to its place in the grid."""
         if step == 1:
             move_row(source, to, count, nothing)
         elif step == 2:
             gather_row(source, to, count, nothing)
         else:
-            x, cells = vector(source, _FAR), vector(to, _FAR)
+            x, cells = array_at(source, real), array_at(to, real)
             for t in range(count):
                 cells[t] = x[step * t]
 
     @inside("contract")
-    def place_group(image, by_channel, rows, count, grid, room, channels):
-        """The images of a group's channels into their parts of the grid."""
+    def place_group(data, images, n, g, rows, count, grid, room, channels):
         for c in range(channels):
-            start, base = c * by_channel, c * room
+            image = _image_of(data, images, n, g * channels + c, size)
             for r in range(count):
-                source, to = start + rows[r, 0], base + rows[r, 1] + rows[r, 4] * channels * room
-                place_row(image + size * source, grid + size * to, rows[r, 2], rows[r, 3])
+                to = c * room + rows[r, 1] + rows[r, 4] * channels * room
+                place_row(image + size * rows[r, 0], grid + size * to, rows[r, 2], rows[r, 3])
+
+    return place_row, place_group
+
+
+def _collecting(dtype, lanes, adds=False):
+    """The function that writes rows of a grid plus a number into an image, or `adds` them to the image."""
+    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    move_row, spread_row = (_row_tile(dtype, lanes, 1, step, adds) for step in (1, 2))
 
     @inside("contract")
-    def crop(total, rows, count, b, image):
-        """The wanted rows of a sum into a result's image."""
-        sums, y = vector(total, _FAR), vector(image, _FAR)
+    def collect(grid, rows, count, more, image):
+        x, y = array_at(grid, real), array_at(image, real)
         for r in range(count):
-            source, to, step = rows[r, 1], rows[r, 0], rows[r, 3]
+            to, source, step = rows[r, 0], rows[r, 1], rows[r, 3]
             if step == 1:
-                move_row(total + size * source, image + size * to, rows[r, 2], b)
+                move_row(grid + size * source, image + size * to, rows[r, 2], more)
             elif step == 2:
-                spread_row(total + size * source, image + size * to, rows[r, 2], b)
+                spread_row(grid + size * source, image + size * to, rows[r, 2], more)
+            elif adds:
+                for t in range(rows[r, 2]):
+                    y[to + step * t] += x[source + t]
             else:
                 for t in range(rows[r, 2]):
-                    y[to + step * t] = sums[source + t] + b
+                    y[to + step * t] = x[source + t] + more
 
-    return _Moves(vector, _stretch_of, place_row, place_group, crop)
+    return collect
 
 
 # --- few channels: a stretch of a sum stays in the cache while terms are added to it
 
 
 def _stretches(emitter, grid, offsets, count):
-    """Pointers to the elements of `count` stretches, whose offsets stand at an address."""
+    """Pointers to the first elements of `count` stretches, from the address of their offsets."""
     builder, integer = emitter.builder, offsets.type
     begin = builder.inttoptr(grid, emitter.type.as_pointer())
     table = builder.inttoptr(offsets, integer.as_pointer())
@@ -200,8 +189,8 @@ def _stretches(emitter, grid, offsets, count):
 def _terms(real, count, add):
     """The function ``(weights, grid, offsets, total, length)`` that adds weighted stretches to a sum.
 
-    It takes the addresses of `count` weights, of the element of the grid that belongs to the sum's first, of
-    the stretches' offsets from there, and of the sum. Without `add` the sum begins with these terms.
+    It takes addresses: of `count` weights, of the grid's element for the sum's first element, of the
+    stretches' offsets from there, and of the sum. Without `add` these terms replace the sum.
     """
 
     def write(code, arguments):
@@ -228,7 +217,7 @@ def _terms(real, count, add):
 def _inner_products(real, count):
     """The function ``(results, grid, offsets, a, length)`` that adds the inner products of a with stretches.
 
-    It takes the addresses of `count` results, of the grid, of the stretches' offsets in it, and of a.
+    It takes addresses: of `count` results, of the grid, of the stretches' offsets in it, and of a.
     """
 
     def write(code, arguments):
@@ -253,18 +242,37 @@ def _inner_products(real, count):
     return generated(write, *["int64"] * 5)
 
 
+def _in_nines(size, function_of):
+    """The function that takes terms from number k on, nine at a time, then three, then one."""
+    nine, three, one = (function_of(count) for count in (9, 3, 1))
+
+    @inside()
+    def run(k, terms, line, grid, offsets, other, length):
+        while k + 9 <= terms:
+            nine(line + size * k, grid, offsets + 8 * k, other, length)
+            k += 9
+        while k + 3 <= terms:
+            three(line + size * k, grid, offsets + 8 * k, other, length)
+            k += 3
+        while k < terms:
+            one(line + size * k, grid, offsets + 8 * k, other, length)
+            k += 1
+
+    return run
+
+
 def sums_by_positions(dtype, lanes):
     """The function ``(data, part)`` of a ShiftedSums, for groups of few channels.
 
-    Up to nine terms are added at a time, so a sum is read and written once per nine multiplications.
+    It adds up to nine terms at a time, so it reads and writes a sum once per nine multiplications.
     """
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    vector, _, _, place_group, crop = _moves(dtype, lanes)
-    first, nine, three, one = (_terms(real, *how) for how in ((9, False), (9, True), (3, True), (1, True)))
+    (_, place_group), collect = _placing(dtype, lanes), _collecting(dtype, lanes)
+    first, add_terms = _terms(real, 9, False), _in_nines(size, lambda count: _terms(real, count, True))
 
     @inside("contract")
     def weighted(line, source, offsets_at, terms, total, total_at, length):
-        """One sum, from weights at `line`."""
+        """One sum, with the weights at `line`."""
         for start in range(0, length, _STRETCH):
             stretch = min(_STRETCH, length - start)
             begin, part, k = source + size * start, total_at + size * start, 0
@@ -273,15 +281,7 @@ def sums_by_positions(dtype, lanes):
                 k = 9
             else:
                 total[start : start + stretch] = 0
-            while k + 9 <= terms:
-                nine(line + size * k, begin, offsets_at + 8 * k, part, stretch)
-                k += 9
-            while k + 3 <= terms:
-                three(line + size * k, begin, offsets_at + 8 * k, part, stretch)
-                k += 3
-            while k < terms:
-                one(line + size * k, begin, offsets_at + 8 * k, part, stretch)
-                k += 1
+            add_terms(k, terms, line, begin, offsets_at, part, stretch)
 
     @inside("contract")
     def sum_of_shifts(data, part):
@@ -289,15 +289,14 @@ def sums_by_positions(dtype, lanes):
         rows, parts, taps, wanted, bounds = _tables_of_sums(data)
         groups, channels_in, sums, room = data[at.groups], data[at.channels_in], data[at.sums], data[at.room]
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
-        bias = vector(data[at.bias], groups * sums)
+        bias = array_at(data[at.bias], real)
         total_at = grid_at + size * data[at.grid]
-        vector(grid_at, data[at.grid])[:] = 0
-        total = vector(total_at, data[at.line])
+        array_at(grid_at, real, data[at.grid])[:] = 0
+        total = array_at(total_at, real, data[at.line])
         offsets = _offsets_of_parts(parts, taps, channels_in, room)
         for item in range(bounds[part], bounds[part + 1]):
             n, g = item // groups, item % groups
-            image = _image_of(data, images, n, g * channels_in, size)
-            place_group(image, data[images.channel], rows, len(rows), grid_at, room, channels_in)
+            place_group(data, images, n, g, rows, len(rows), grid_at, room, channels_in)
             offsets_at, first_row = offsets.ctypes.data, 0
             for p in range(len(parts)):
                 terms, last_row = channels_in * parts[p, 1], first_row + parts[p, 2]
@@ -306,7 +305,7 @@ def sums_by_positions(dtype, lanes):
                     line = data[at.weights] + size * (parts[p, 0] + o * terms)
                     weighted(line, grid_at, offsets_at, terms, total, total_at, parts[p, 4])
                     image = _image_of(data, made, n, o, size) + size * parts[p, 3]
-                    crop(total_at, kept, len(kept), bias[o], image)
+                    collect(total_at, kept, len(kept), bias[o], image)
                 offsets_at, first_row = offsets_at + 8 * terms, last_row
         release(offsets)
 
@@ -316,8 +315,8 @@ def sums_by_positions(dtype, lanes):
 def products_by_positions(dtype, lanes):
     """The function ``(data, part)`` of a ShiftedProducts, for groups of few channels."""
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    vector, _, _, place_group, _ = _moves(dtype, lanes)
-    nine, three, one = (_inner_products(real, count) for count in (9, 3, 1))
+    _, place_group = _placing(dtype, lanes)
+    add_products = _in_nines(size, lambda count: _inner_products(real, count))
 
     @inside("contract")
     def products_of_shifts(data, part):
@@ -327,28 +326,19 @@ def products_by_positions(dtype, lanes):
         terms, length = channels_in * len(taps), data[at.length]
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
         other_at = grid_at + size * data[at.grid]
-        vector(grid_at, data[at.grid] + length)[:] = 0
+        array_at(grid_at, real, data[at.grid] + length)[:] = 0
         results = data[at.results] + part * size * groups * sums * terms
-        vector(results, groups * sums * terms)[:] = 0
+        array_at(results, real, groups * sums * terms)[:] = 0
         offsets = scratch(terms, np.int64)
         _offsets_of(taps, channels_in, room, offsets)
         offsets_at = offsets.ctypes.data
         for item in range(bounds[part], bounds[part + 1]):
             g, n = item // data[at.count], item % data[at.count]
-            image = _image_of(data, images, n, g * channels_in, size)
-            place_group(image, data[images.channel], rows, len(rows), grid_at, room, channels_in)
+            place_group(data, images, n, g, rows, len(rows), grid_at, room, channels_in)
             for o in range(g * sums, (g + 1) * sums):
-                place_group(_image_of(data, a, n, o, size), 0, a_rows, len(a_rows), other_at, 0, 1)
-                line, k = results + size * o * terms, 0
-                while k + 9 <= terms:
-                    nine(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
-                    k += 9
-                while k + 3 <= terms:
-                    three(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
-                    k += 3
-                while k < terms:
-                    one(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
-                    k += 1
+                place_group(data, a, n, o, a_rows, len(a_rows), other_at, 0, 1)
+                line = results + size * o * terms
+                add_products(0, terms, line, grid_at, offsets_at, other_at, length)
         release(offsets)
 
     return products_of_shifts
@@ -356,7 +346,7 @@ def products_by_positions(dtype, lanes):
 
 @inside("contract", "reassoc", "nsz")
 def row_sums(data, part, real):
-    """One part of a RowSums, of a dtype."""
+    """One part of a RowSums; `real` is the dtype."""
     count, width, parts = data[_ROWS.count], data[_ROWS.width], data[_ROWS.parts]
     sums = elements(data[_ROWS.sums], 0, real)
     for r in range(count * part // parts, count * (part + 1) // parts):
@@ -370,7 +360,7 @@ def row_sums(data, part, real):
 
 
 def _row_of_tiles(dtype, lanes, shape):
-    """The function ``(panel, grid, offsets, count, totals, line, here)``: tiles of a height, side by side."""
+    """The function ``(panel, grid, offsets, count, totals, line, here)`` for tiles side by side."""
     size, (height, vectors) = np.dtype(dtype).itemsize, shape
     tile, end = sum_tile(dtype, lanes, height, vectors), sum_tile(dtype, lanes, height, 1)
 
@@ -389,11 +379,10 @@ def _row_of_tiles(dtype, lanes, shape):
 
 def sums_by_tiles(dtype, tiles):
     """The function ``(data, part)`` of a ShiftedSums, for groups of many channels; `tiles` are a `Tiles`."""
-    size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
-    lanes = tiles.bytes // size
-    tall_rows, flat_rows = tiles.tall[0], tiles.flat[0]
+    real, size, tiles = np.dtype(dtype).type, np.dtype(dtype).itemsize, Tiles(*tiles)
+    lanes, tall_rows, flat_rows = tiles.bytes // size, tiles.tall[0], tiles.flat[0]
     tall, flat = (_row_of_tiles(dtype, lanes, shape) for shape in (tiles.tall, tiles.flat))
-    vector, stretch_of, _, place_group, crop = _moves(dtype, lanes)
+    (_, place_group), collect = _placing(dtype, lanes), _collecting(dtype, lanes)
 
     @inside("contract")
     def sum_of_shifts(data, part):
@@ -401,8 +390,8 @@ def sums_by_tiles(dtype, tiles):
         rows, parts, taps, wanted, bounds = _tables_of_sums(data)
         groups, channels_in, sums, room = data[at.groups], data[at.channels_in], data[at.sums], data[at.room]
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
-        bias = vector(data[at.bias], groups * sums)
-        grid, line, total_at = vector(grid_at, data[at.grid]), data[at.line], grid_at + size * data[at.grid]
+        bias, grid = array_at(data[at.bias], real), array_at(grid_at, real, data[at.grid])
+        line, total_at = data[at.line], grid_at + size * data[at.grid]
         placed, kept = scratch(len(rows), np.int64, 5), scratch(len(wanted), np.int64, 5)
         offsets = _offsets_of_parts(parts, taps, channels_in, room)
         for item in range(bounds[part], bounds[part + 1]):
@@ -410,15 +399,14 @@ def sums_by_tiles(dtype, tiles):
             low = data[at.begin] + item % data[at.stretches] * data[at.stretch]
             here = min(data[at.stretch], data[at.end] - low)
             grid[:] = 0
-            count = stretch_of(rows, low, room, placed)
-            image = _image_of(data, images, n, g * channels_in, size)
-            place_group(image, data[images.channel], placed, count, grid_at, room, channels_in)
+            count = _stretch_of(rows, low, room, placed)
+            place_group(data, images, n, g, placed, count, grid_at, room, channels_in)
             offsets_at, first_row = offsets.ctypes.data, 0
             for p in range(len(parts)):
                 count = channels_in * parts[p, 1]
                 panel = data[at.weights] + (parts[p, 0] + g * data[at.panel_rows] * count) * size
                 last_row = first_row + parts[p, 2]
-                rows_here = stretch_of(wanted[first_row:last_row], low, here, kept)
+                rows_here = _stretch_of(wanted[first_row:last_row], low, here, kept)
                 first = 0
                 while first < sums:
                     height = tall_rows if sums - first > flat_rows else flat_rows
@@ -429,7 +417,7 @@ def sums_by_tiles(dtype, tiles):
                     for m in range(min(height, sums - first)):
                         o = g * sums + first + m
                         image = _image_of(data, made, n, o, size) + size * parts[p, 3]
-                        crop(total_at + size * m * line, kept, rows_here, bias[o], image)
+                        collect(total_at + size * m * line, kept, rows_here, bias[o], image)
                     panel += height * count * size
                     first += height
                 offsets_at += count * 8
@@ -442,24 +430,17 @@ def sums_by_tiles(dtype, tiles):
 
 
 def _turning(dtype, lanes):
-    """The function that makes rows of channels columns."""
-    size, turn = np.dtype(dtype).itemsize, turn_tile(dtype, lanes)
-    real = np.dtype(dtype).type
+    """The function that writes a row of each channel as a column: in squares, and the rest one by one."""
+    real, size, turn = np.dtype(dtype).type, np.dtype(dtype).itemsize, turn_tile(dtype, lanes)
 
     @inside("contract")
     def turn_rows(source, by_channel, channels, count, columns, width):
-        """A row of each channel as a column: in squares, and what is left one by one."""
-        squares, a, turned = (
-            count // lanes * lanes,
-            array_at(source, real, _FAR),
-            array_at(columns, real, _FAR),
-        )
+        squares, a, turned = count // lanes * lanes, array_at(source, real), array_at(columns, real)
         for i in range(0, channels, lanes):
             done = squares if i + lanes <= channels else 0
             for p in range(0, done, lanes):
-                turn(
-                    source + (i * by_channel + p) * size, by_channel, columns + (p * width + i) * size, width
-                )
+                to = columns + (p * width + i) * size
+                turn(source + (i * by_channel + p) * size, by_channel, to, width)
             for k in range(i, min(i + lanes, channels)):
                 for p in range(done, count):
                     turned[p * width + k] = a[k * by_channel + p]
@@ -470,13 +451,13 @@ def _turning(dtype, lanes):
 def products_by_tiles(dtype, tiles, vectors, several):
     """The function ``(data, part)`` of a ShiftedProducts, for groups of many channels.
 
-    `vectors` are the vectors of a tile; `several` is the number of positions whose cotangents are transposed
-    to columns at a time.
+    A tile has so many `vectors`; `several` is the number of positions whose cotangents become columns at a
+    time.
     """
-    size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
+    real, size, tiles = np.dtype(dtype).type, np.dtype(dtype).itemsize, Tiles(*tiles)
     lanes, tile_rows = tiles.bytes // size, tiles.products[vectors - 1]
     tile, turn_rows = product_tile(dtype, lanes, tile_rows, vectors), _turning(dtype, lanes)
-    vector, stretch_of, _, place_group, _ = _moves(dtype, lanes)
+    _, place_group = _placing(dtype, lanes)
 
     @inside("contract")
     def products_of_shifts(data, part):
@@ -488,9 +469,10 @@ def products_by_tiles(dtype, tiles, vectors, several):
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
         columns_at = grid_at + size * data[at.grid]
         totals_at = columns_at + size * several * width
-        grid, columns = vector(grid_at, data[at.grid]), vector(columns_at, several * width)
-        totals = vector(totals_at, blocks * height * width)
-        results = vector(data[at.results] + part * size * groups * sums * terms, groups * sums * terms)
+        grid, columns = array_at(grid_at, real, data[at.grid]), array_at(columns_at, real, several * width)
+        totals = array_at(totals_at, real, blocks * height * width)
+        own_results = data[at.results] + part * size * groups * sums * terms
+        results = array_at(own_results, real, groups * sums * terms)
         results[:] = 0
         offsets = scratch(height, np.int64)
         offsets[:] = 0
@@ -506,16 +488,15 @@ def products_by_tiles(dtype, tiles, vectors, several):
                 n, low = item % by_group // data[at.stretches], item % data[at.stretches] * data[at.stretch]
                 here = min(data[at.stretch], data[at.length] - low)
                 grid[:] = 0
-                count = stretch_of(rows, low, room, placed)
-                image = _image_of(data, images, n, g * channels_in, size)
-                place_group(image, data[images.channel], placed, count, grid_at, room, channels_in)
+                count = _stretch_of(rows, low, room, placed)
+                place_group(data, images, n, g, placed, count, grid_at, room, channels_in)
                 for block in range(blocks):
                     channels = min(width, sums - block * width)
                     image = _image_of(data, a, n, g * sums + block * width, size)
                     for t in range(0, here, several):
                         count = min(several, here - t)
                         columns[:] = 0
-                        for r in range(stretch_of(a_rows, low + t, count, turned)):
+                        for r in range(_stretch_of(a_rows, low + t, count, turned)):
                             source, to = image + size * turned[r, 0], columns_at + size * width * turned[r, 1]
                             turn_rows(source, data[a.channel], channels, turned[r, 2], to, width)
                         for k in range(0, height, tile_rows):
@@ -534,7 +515,7 @@ def products_by_tiles(dtype, tiles, vectors, several):
 
 
 def tap_packing(dtype, kinds):
-    """The compiled ``pack(data, part)`` of the integers of a TapPacking, for tiles of these kinds."""
+    """The function ``(data, part)`` of a TapPacking, for tiles of these kinds."""
     real, (_, (tall_rows, _), _, _) = np.dtype(dtype).type, kinds
 
     @inside("contract")
@@ -564,14 +545,14 @@ def tap_packing(dtype, kinds):
 
 def patches(dtype, lanes):
     """The function ``(data, part)`` that writes the patches of a PatchRows."""
-    size = np.dtype(dtype).itemsize
-    vector, _, place_row, _, _ = _moves(dtype, lanes)
+    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    place_row, _ = _placing(dtype, lanes)
 
     @inside()
     def clear(first, columns, low, high, length):
-        """The lines of some taps."""
+        """Set the lines of some taps to 0."""
         for k in range(low, high):
-            vector(first + size * k * columns, length)[:] = 0
+            array_at(first + size * k * columns, real, length)[:] = 0
 
     @inside()
     def patches(data, part):
@@ -595,29 +576,19 @@ def patches(dtype, lanes):
 def add_patches(dtype, lanes):
     """The function ``(data, part)`` that adds the patches of a PatchRows to images."""
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    vector, nothing = _moves(dtype, lanes).vector, real(-0.0)
-    add_row, spread_row = (_row_tile(dtype, lanes, 1, step, True) for step in (1, 2))
+    nothing, add_rows = real(-0.0), _collecting(dtype, lanes, True)
 
     @inside()
     def add_patches(data, part):
         at, count, columns = _PATCHES, data[_PATCHES.count], data[_PATCHES.columns]
         rows, items = numbers(data[at.rows.address], data[at.rows.rows], 5), count * data[at.channels]
-        bias = vector(data[at.bias], data[at.channels])
+        bias = array_at(data[at.bias], real)
         for item in range(items * part // data[at.parts], items * (part + 1) // data[at.parts]):
             n, c = item % count, item // count
             first = data[at.patches] + size * (c * data[at.taps] * columns + n * data[at.positions])
-            image_at = _image_of(data, at.images, n, c, size)
-            image, elements = vector(image_at, data[at.size]), vector(first, _FAR)
+            image = _image_of(data, at.images, n, c, size)
             if data[at.begins]:
-                image[:] = bias[c]
-            for r in range(len(rows)):
-                source, to, step = rows[r, 1], rows[r, 0], rows[r, 3]
-                if step == 1:
-                    add_row(first + size * source, image_at + size * to, rows[r, 2], nothing)
-                elif step == 2:
-                    spread_row(first + size * source, image_at + size * to, rows[r, 2], nothing)
-                else:
-                    for t in range(rows[r, 2]):
-                        image[to + step * t] += elements[source + t]
+                array_at(image, real, data[at.size])[:] = bias[c]
+            add_rows(first, rows, len(rows), nothing, image)
 
     return add_patches
