@@ -170,12 +170,9 @@ class CompiledImages(InPlaceImages):
         columns = max(1, windows.slices) * X.shape[0] * windows.rows * windows.columns
         M = self.room(transform.shape(X.shape[1], columns), X) if target is None else target
         parts = max(1, min(X.shape[1], self.parts(M.size)))
-
-        def work(x: Any, m: Any) -> Any:
-            source, made = Layout(x, X.shape, self.distances(X)), Layout(m, M.shape, self.distances(M))
-            return work_from_windows(source, windows, transform, made, X.dtype, parts)
-
-        self._run_work(parts, work, [X, M])
+        source, made = Layout(0, X.shape, self.distances(X)), Layout(0, M.shape, self.distances(M))
+        function, record = work_from_windows(source, windows, transform, made, X.dtype, parts)
+        self._run_windows(function, record, X, M)
         return M
 
     def to_windows(
@@ -193,15 +190,17 @@ class CompiledImages(InPlaceImages):
                 Y = self.xp.permute_dims(Y, (0, 1, 3, 2, 4))
         bias = self._zeros((Y.shape[1],), Y) if B is None else self.contiguous(B)
         parts = max(1, min(Y.shape[1], self.parts(M.size)))
-
-        def work(m: Any, b: Any, y: Any) -> Any:
-            source, made = Layout(m, M.shape, self.distances(M)), Layout(y, Y.shape, self.distances(Y))
-            return work_to_windows(source, windows, transform, b, made, M.dtype, parts)
-
-        self._run_work(parts, work, [M, bias, Y])
+        source, made = Layout(0, M.shape, self.distances(M)), Layout(0, Y.shape, self.distances(Y))
+        function, record = work_to_windows(source, windows, transform, 0, made, M.dtype, parts)
+        self._run_windows(function, record, Y, M, bias)
         return Y
 
-    def _run_work(self, parts: int, work: Callable[..., tuple[int, tuple]], arrays: Sequence[Any]) -> None:
-        """A compiled function, found with its record for the addresses of the arrays."""
-        function, _ = work(*[0] * len(arrays))
-        self.run_planned(function, parts, lambda addresses: flat(work(*addresses)[1]), arrays)
+    def _run_windows(self, function: int, record: Any, images: Any, points: Any, *bias: Any) -> None:
+        """Call a function of windows; its record lacks the arrays' addresses."""
+
+        def numbers(at: Sequence[Any]) -> Sequence[Any]:
+            own = record.images._replace(address=at[0]), record.points._replace(address=at[1])
+            more = {"bias": at[2]} if bias else {}
+            return flat(record._replace(images=own[0], points=own[1], **more))
+
+        self.run_planned(function, record.parts, numbers, [images, points, *bias])
