@@ -1,8 +1,7 @@
-"""`sum_of_shifts` and `products_of_shifts` compiled, in threads, a cache-sized stretch of the grid at a time.
+"""Plans of `sum_of_shifts` and `products_of_shifts`: functions of `native_shifts`, and their records.
 
-Groups of few channels use loops over positions, others tiles in vector registers; both are in
-`native_shifts`. The threads run only compiled code: none waits for the interpreter lock. What the forms of a
-call's arrays decide is found once, and kept as a plan.
+Groups of few channels use loops over positions, other groups tiles in vector registers. A thread computes a
+stretch of the grid that fits its cache. A plan is made once for all calls with arrays of the same shapes.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import Workspaces, address_of
 from xpgrad.engine.process.team import Team, integers
 
-# The number of sums in a group, and of pairs of sums and images, from which tiles pay.
+# Tiles pay from so many sums in a group, and so many pairs of a sum and an image.
 _SUMS, _PAIRS = 3, 16
-# Of a stretch of the grid, with all of a group's channels: it fits the second-level cache beside the weights.
+# A stretch of the grid, with all of a group's channels: with the weights it fits the second-level cache.
 _STRETCH_BYTES = 1 << 19
-# Positions whose cotangents fit the first-level cache, for as many channels as a tile has columns.
+# Positions at a time: their cotangents, for the channels of a tile's columns, fit the first-level cache.
 COLUMNS = 128
-_PLANS = 256  # that are kept of each kind
+_PLANS = 256  # plans that are kept, of each kind
 
 _PART = "int64 data, int64 part"
 _AT_SUMS, _AT_PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
-_AT_SHARED = positions(Shared)  # which both records begin with
+_AT_SHARED = positions(Shared)  # both records begin with it
 
 
 class PackedTaps(NamedTuple):
-    """Weights (group, I, J) of each part's taps, where each part's begin.
+    """The weights (group, I, J) of each part's taps; part k begins at ``starts[k]``.
 
-    For tiles they are in panels (J * taps, rows of a tile) of I, the last one padded with zeros.
+    For tiles they are in panels (J * taps, rows of a tile) of I; zeros fill the last panel.
     """
 
     memory: Any
@@ -59,12 +58,12 @@ class PackedTaps(NamedTuple):
 
 
 def _many_channels(sums: int, images: int) -> bool:
-    """Whether tiles compute a group with these numbers of both."""
+    """Whether tiles compute a group with so many sums and images."""
     return sums >= _SUMS and sums * images >= _PAIRS
 
 
 def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[bool, tuple[int, ...], int]:
-    """Whether weights of a shape are for tiles, where those of each part begin when packed, and how many."""
+    """Whether weights of a shape are for tiles, where each part begins when packed, and the packed size."""
     group, sums, channels_in, _ = shape
     each = group * _panel_rows(sums, channels_in, tiles()) * channels_in
     *starts, size = itertools.accumulate((each * len(part) for part in taps), initial=0)
@@ -72,10 +71,7 @@ def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[
 
 
 def _panel_rows(sums: int, channels_in: int, kinds: Tiles) -> int:
-    """The rows of a group's packed weights.
-
-    For tiles they fill tall panels, of which the last is low if that holds what is left.
-    """
+    """The rows of a group's packed weights: for tiles, tall panels, and perhaps a low one for the rest."""
     if not _many_channels(sums, channels_in):
         return sums
     tall, low = kinds.tall[0], kinds.flat[0]
@@ -112,12 +108,11 @@ def row_sums_loop(dtype: np.dtype) -> int:
 
 
 class ShiftPlan:
-    """A compiled function, by its address, and all that it reads but the addresses of a call's arrays.
+    """A compiled function, by its address, and all that it reads except the addresses of a call's arrays.
 
-    The record that it reads begins with a Shared. There are at most `threads` parts of the items, and each
-    has memory for so many elements of the dtype. `arrays` tells where in the record those addresses stand,
-    `kept` is what others point into; `complete` says whether the function sets the whole result.
-    `multiplications` are all multiply-adds.
+    Its record begins with a Shared, and has an array's address at each of the places `arrays`; its other
+    addresses point into `kept`. At most `threads` parts share the items; each part has memory for so many
+    elements of the dtype. `complete` says whether the function sets the whole result.
     """
 
     def __init__(
@@ -134,7 +129,7 @@ class ShiftPlan:
         self._numbers[_AT_SHARED.bytes] = self.workspaces.stride
 
     def numbers(self, arrays: Sequence[Any], memory: Any) -> list[Any]:
-        """What the function reads, with the addresses of the arrays, and of memory for the workspaces."""
+        """The function's record, with the addresses of the arrays and of memory for the workspaces."""
         numbers = self._numbers.copy()
         for place, address in zip(self._arrays, arrays, strict=True):
             numbers[place] = address
@@ -142,12 +137,11 @@ class ShiftPlan:
         return numbers
 
 
-_LATER = Shared(0, 0, 0)
-"""What a plan fills in."""
+_LATER = Shared(0, 0, 0)  # a plan fills it in
 
 
 class _Setting(NamedTuple):
-    """How many threads there are, how much work they need (see `Team.grain`), and the tiles."""
+    """The number of threads, how much work they need (see `Team.grain`), and the tiles."""
 
     threads: int
     grain: int
@@ -155,18 +149,18 @@ class _Setting(NamedTuple):
 
     @classmethod
     def of(cls, team: Team) -> _Setting:
-        """The present one."""
+        """The present setting."""
         return cls(team.free(), team.grain, tiles())
 
     def threads_for(self, multiplications: int) -> int:
-        """How many threads so much work is worth."""
+        """The number of threads for so many multiplications."""
         return sharing.product_threads(multiplications, self.threads, self.grain)
 
 
 def plan_of_sums(
     team: Team, dtype: np.dtype, images: tuple[int, ...], weights: PackedTaps, shifts: Shifts
 ) -> ShiftPlan:
-    """For `sum_of_shifts` of images of this shape; it takes images, weights, bias and results."""
+    """The plan of `sum_of_shifts` for images of this shape; its arrays: images, weights, bias, results."""
     return _plan_of_sums(dtype, images, weights.shape, weights.starts, shifts, _Setting.of(team))
 
 
@@ -175,11 +169,8 @@ def _plan_of_sums(
     dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, ...], starts: tuple[int, ...],
     shifts: Shifts, setting: _Setting,
 ) -> ShiftPlan:  # fmt: skip
-    (group, sums, channels_in), tables, places = (
-        weights,
-        sum_tables(shifts, images[2:], starts),
-        shifts.places,
-    )
+    (group, sums, channels_in), places = weights, shifts.places
+    tables = sum_tables(shifts, images[2:], starts)
     many, taken = _many_channels(sums, channels_in), tables.end - tables.begin
     multiplications = images[0] * group * sums * channels_in * len(tables.taps) * taken
     threads = setting.threads_for(multiplications)
@@ -210,7 +201,7 @@ def plan_of_products(
     team: Team, dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...],
     places: tuple[Embedding, ...], taps: tuple[tuple[int, int], ...], group: int,
 ) -> ShiftPlan:  # fmt: skip
-    """For `products_of_shifts` of arrays of these shapes; it takes both, and results for each part."""
+    """The plan of `products_of_shifts` for these shapes; its arrays: both factors, results of each part."""
     return _plan_of_products(dtype, a, images, places, taps, group, _Setting.of(team))
 
 
@@ -262,9 +253,9 @@ def _table(rows: np.ndarray) -> Table:
 
 
 class _GridMemory(NamedTuple):
-    """Memory for a stretch of the grid with all channels of a group; there are so many stretches.
+    """Memory for a stretch of the grid with all channels of a group, in elements.
 
-    `room` is a channel's, `elements` all of it, and `step` the elements of a tile's row.
+    The grid has so many `stretches`. A channel takes `room` of all `elements`; a tile's row has `step`.
     """
 
     stretch: int
@@ -275,7 +266,7 @@ class _GridMemory(NamedTuple):
 
 
 def _grid_of_images(places: Sequence[Embedding], channels_in: int, end: int) -> _GridMemory:
-    """Of whole images."""
+    """Memory for whole images."""
     layer = places[0].lead + prod(places[0].grid)
     return _GridMemory(end, 1, layer, len(places) * channels_in * layer)
 
@@ -283,7 +274,7 @@ def _grid_of_images(places: Sequence[Embedding], channels_in: int, end: int) -> 
 def _grid_of_tiles(
     dtype: np.dtype, kinds: Tiles, channels: int, reach: int, length: int, images: int, threads: int
 ) -> _GridMemory:
-    """Of stretches that fit the cache, as many as divide the work evenly."""
+    """Memory for stretches that fit the cache; their number divides the work evenly."""
     lanes = kinds.lanes(dtype)
     step = max(kinds.tall[1], kinds.flat[1]) * lanes
     fitting = max(_STRETCH_BYTES // (dtype.itemsize * channels) - reach, reach, 2 * step)
@@ -299,7 +290,7 @@ def _grid_of_tiles(
 
 
 def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
-    """The number of vectors of a tile that wastes the least of them."""
+    """The number of vectors in a tile with which the tiles waste the fewest vectors."""
     choices = range(1, len(kinds.products) + 1)
     return min(choices, key=lambda vectors: (-(-sums // (vectors * lanes)) * vectors, -vectors))
 
@@ -311,15 +302,13 @@ def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
     real, tiles, lanes = repr(dtype.name), (*kinds,), kinds.lanes(dtype)
-    by_positions = {
-        "sum_of_shifts": f"sums_by_positions({real}, {lanes})",
-        "products_of_shifts": f"products_by_positions({real}, {lanes})",
-    }
-    by_tiles = {
-        "pack": f"tap_packing({real}, {tiles})",
-        "sum_of_shifts": f"sums_by_tiles({real}, {tiles})",
-        "products_of_shifts": f"products_by_tiles({real}, {tiles}, {vectors}, {COLUMNS})",
-    }
-    made = (by_tiles if vectors or name == "pack" else by_positions)[name]
+    if name == "pack":
+        made = f"tap_packing({real}, {tiles})"
+    elif name == "sum_of_shifts":
+        made = f"sums_by_tiles({real}, {tiles})" if vectors else f"sums_by_positions({real}, {lanes})"
+    elif vectors:
+        made = f"products_by_tiles({real}, {tiles}, {vectors}, {COLUMNS})"
+    else:
+        made = f"products_by_positions({real}, {lanes})"
     call = "made(fields(data), part)"
     return c_function(f"{name}_{dtype.name}", "images.native_shifts", _PART, call, made)

@@ -1,4 +1,4 @@
-"""The engine's part of convolutions where results are written piece by piece into their memory."""
+"""The methods of `Images` that write results piece by piece into their memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index, kept_and_places, phase_places
 
-# Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
-BLOCK_ELEMENTS = 5 << 18
-BAND = 1 << 21
+BLOCK_ELEMENTS = 5 << 18  # of the temporary arrays of a block of images, in each thread
+BAND = 1 << 21  # elements of the temporary arrays of a band of columns
 
 
 class InPlaceImages(Images, ABC):
-    """Padding and interleaving for arrays that can be written to; subclasses know how that is done."""
+    """Padding, assembling and interleaving for arrays that can be written to; subclasses write."""
 
     @abstractmethod
     def _zeros(self, shape: Sequence[int], like: Any) -> Any:
@@ -28,7 +27,7 @@ class InPlaceImages(Images, ABC):
 
     @abstractmethod
     def _write(self, target: Any, places: Index, part: Any) -> None:
-        """Write a part, which may be empty, into its places."""
+        """Write a part, which may be empty or broadcast, into its places."""
 
     @abstractmethod
     def _is_in(self, part: Any, place: Any) -> bool:
@@ -39,7 +38,7 @@ class InPlaceImages(Images, ABC):
         """A view of an array with several axes in the place of the last one."""
 
     def bands(self, count: int, size: int, multiple: int = 1, least: int = 0) -> list[slice]:
-        """Bands that fit the second-level cache, of about equal size."""
+        """Bands of about equal size that fit the second-level cache."""
         at_once = -(-count // -(-count * size // max(BAND, least)))
         return slices(count, -(-at_once // multiple) * multiple)
 
@@ -56,17 +55,10 @@ class InPlaceImages(Images, ABC):
         return whole
 
     def assemble(
-        self,
-        function: Callable[[slice, Any], Any],
-        parts: Sequence[slice],
-        *,
-        axis: int = 0,
-        shape: Sequence[int] = (),
-        like: Any = None,
-        target: Any = None,
-        memory: Any = None,
-    ) -> Any:
-        """Each part is written to its place, by `map`."""
+        self, function: Callable[[slice, Any], Any], parts: Sequence[slice], *, axis: int = 0,
+        shape: Sequence[int] = (), like: Any = None, target: Any = None, memory: Any = None,
+    ) -> Any:  # fmt: skip
+        """Each part goes to its place, by `map`."""
         whole = target if target is not None else memory
         if whole is None:
             whole = self.room(shape, like)
@@ -91,21 +83,15 @@ class InPlaceImages(Images, ABC):
         return whole
 
     def interleave(
-        self,
-        parts: Mapping[tuple[int, ...], Any],
-        steps: Sequence[int],
-        begin: Sequence[int],
-        size: Sequence[int],
-        target: Any = None,
-    ) -> Any:
-        """Each part is written directly to its places."""
+        self, parts: Mapping[tuple[int, ...], Any], steps: Sequence[int], begin: Sequence[int],
+        size: Sequence[int], target: Any = None,
+    ) -> Any:  # fmt: skip
+        """Each part goes directly to its places."""
         some = next(iter(parts.values()))
         if target is None:
             target = self.room((*some.shape[: -len(size)], *size), like=some)
-        if len(parts) < prod(steps) or any(
-            s + b > large * step
-            for s, b, large, step in zip(size, begin, some.shape[-len(size) :], steps, strict=True)
-        ):
+        each = zip(size, begin, some.shape[-len(size) :], steps, strict=True)
+        if len(parts) < prod(steps) or any(s + b > large * step for s, b, large, step in each):
             self._clear(target)
         for phase, part in parts.items():
             places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)

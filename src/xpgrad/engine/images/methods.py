@@ -1,7 +1,7 @@
-"""The engines' part of convolutions: a batch in blocks, products, shifted sums, windows, spectra.
+"""What convolutions ask of an engine: blocks of a batch, products, shifted sums, windows, spectra.
 
-The methods here are pure array API, and the oracle for `NumpyImages`. A `target` is memory that an engine may
-use for a result; the caller uses the returned array.
+The methods here use only the array API; they are the standard engine's, and the oracle of all other engines.
+A `target` is memory that an engine may use for a result; callers use the returned array.
 """
 
 from __future__ import annotations
@@ -50,67 +50,49 @@ class FourierTransforms(Protocol):
 
 
 class Images(FourierTransforms, Protocol):
-    """An engine's part for batches of images; the methods here are those of the standard engine."""
+    """An engine's methods for batches of images, arrays (N, C, *size)."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads if the engine has some; the items are independent."""
+        """The function of each item, in threads if the engine has threads; the items are independent."""
         return [function(item) for item in items]
 
     def whole(
         self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
     ) -> Any:
-        """``compute(engine, *arrays)``, a sum of this shape, as a whole.
+        """``compute(engine, *arrays)``, a sum of this shape; the engine may be another one, with its arrays.
 
-        Parameters
-        ----------
-        compute : callable
-            Computes with what an engine has; for any other engine and its arrays, too.
-        arrays : sequence of array or None
-            All that it works on.
-        shape : sequence of int
-            The result's.
-        key : tuple
-            What it computes, apart from the arrays' forms; its text is the same in any process.
+        `key` says what is computed, apart from the arrays' shapes; its text is the same in every process.
         """
         return compute(self, *arrays)
 
     def compiles(self) -> bool:
-        """Whether the loops of `sum_of_shifts` and of windows are compiled."""
+        """Whether the loops over images are compiled."""
         return False
 
-    # --- which part of the work at a time
+    # --- parts of the work
 
     def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
-        """The images of a batch, in blocks that are computed together; an image has `size` elements.
+        """Blocks of a batch of `count` images with `size` elements each; `most` limits an engine's blocks.
 
-        An engine that takes some at a time takes `most` images at most, and at least those of `least`
-        elements: work that each block does again takes so long.
+        A block has at least `least` elements if the batch has: each block does some work anew.
         """
         return [slice(0, count)]
 
     def bands(self, count: int, size: int, multiple: int = 1, least: int = 0) -> list[slice]:
-        """Bands of columns or rows, computed one after the other; each column or row has `size` elements.
+        """Bands of `count` rows or columns with `size` elements each, computed one after the other.
 
-        All bands except the last hold a multiple of `multiple`; for `least` see `blocks`.
+        All bands except the last have a multiple of `multiple` rows; for `least` see `blocks`.
         """
         return [slice(0, count)]
 
     def assemble(
-        self,
-        function: Callable[[slice, Any], Any],
-        parts: Sequence[slice],
-        *,
-        axis: int = 0,
-        shape: Sequence[int] = (),
-        like: Any = None,
-        target: Any = None,
-        memory: Any = None,
-    ) -> Any:
-        """The array whose slices along an axis are ``function(part, target)``.
+        self, function: Callable[[slice, Any], Any], parts: Sequence[slice], *, axis: int = 0,
+        shape: Sequence[int] = (), like: Any = None, target: Any = None, memory: Any = None,
+    ) -> Any:  # fmt: skip
+        """The array whose slices along an axis are ``function(part, target)``; the parts are independent.
 
-        The parts are independent. Those of a whole array, given by its `shape` and an array of its dtype, may
-        be computed at the same time; parts of a `target` are computed one after the other. An engine may put
-        a whole array into the `memory`.
+        Without a `target` the array has this `shape` and the dtype of `like`; an engine may use the `memory`
+        for it, and compute parts at the same time. It computes parts of a `target` one after the other.
         """
         made = [function(part, None) for part in parts]
         return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
@@ -118,9 +100,9 @@ class Images(FourierTransforms, Protocol):
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
     ) -> list[Any]:
-        """The sums over all blocks; ``function(block, totals)`` adds a block; totals are None at first.
+        """The sums over all blocks, each with `size` elements.
 
-        `size` is how many elements they have.
+        ``function(block, totals)`` adds a block; `totals` are None at first.
         """
         totals = None
         for block in blocks:
@@ -133,7 +115,7 @@ class Images(FourierTransforms, Protocol):
 
     @contextlib.contextmanager
     def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Any]:
-        """Memory for matrices that no one uses behind the context, or None."""
+        """Memory for matrices that are used only within the context, or None."""
         yield None
 
     # --- sums and products
@@ -147,21 +129,17 @@ class Images(FourierTransforms, Protocol):
         return padded(self.xp, array, before, behind)
 
     def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
-        """The last dimensions at the beginning of larger ones of that size, flat, after `lead` zeros."""
+        """The array, flat, with `lead` zeros in front, and zeros that make its last dimensions this size."""
         behind = [large - small for large, small in zip(size, array.shape[-len(size) :], strict=True)]
         whole = padded(self.xp, array, (0,) * len(size), behind)
         whole = self.xp.reshape(whole, (*array.shape[: -len(size)], prod(size)))
         return padded(self.xp, whole, (lead,), (0,))
 
     def interleave(
-        self,
-        parts: Mapping[tuple[int, ...], Any],
-        steps: Sequence[int],
-        begin: Sequence[int],
-        size: Sequence[int],
-        target: Any = None,
-    ) -> Any:
-        """Some of the elements of `padding.interleaved`: `size` from `begin` on, zeros after them."""
+        self, parts: Mapping[tuple[int, ...], Any], steps: Sequence[int], begin: Sequence[int],
+        size: Sequence[int], target: Any = None,
+    ) -> Any:  # fmt: skip
+        """`size` elements of `padding.interleaved` from `begin` on; beyond its end they are 0."""
         whole = interleaved(self.xp, parts, steps)
         sizes = zip(size, begin, whole.shape[-len(size) :], strict=True)
         return padded(self.xp, whole, [-b for b in begin], [s + b - large for s, b, large in sizes])
@@ -177,100 +155,46 @@ class Images(FourierTransforms, Protocol):
     # --- channels and taps: shifted images
 
     def pack_taps(self, weights: Any, taps: Sequence[Sequence[int]]) -> Any:
-        """The weights of several parts in the form for `sum_of_shifts`.
-
-        Parameters
-        ----------
-        weights : array, shape (group, I, J, taps)
-            A weight for each image and tap.
-        taps : sequence of sequence of int
-            The taps of each part.
-
-        Returns
-        -------
-        object
-            The weights in an engine's form.
-        """
+        """Weights (group, I, J, taps), each part's `taps` of them, in an engine's form for `sum_of_shifts`."""
         return [self.xp.stack([weights[..., tap] for tap in part], axis=-1) for part in taps]
 
     def sum_of_shifts(self, images: Any, weights: Any, shifts: Shifts, B: Any = None) -> Any:
-        """Weighted sums of shifted images; outside all parts' phases zero, or B.
+        """Weighted sums of shifted images (n, group * J, *size) plus B (group * I,).
 
-        Parameters
-        ----------
-        images : array, shape (n, group * J, *size)
-            The images.
-        weights : object
-            What `pack_taps` returns, with the taps of each part.
-        shifts : Shifts
-            Where the images are in the grid, and the sums.
-        B : array, shape (group * I,), optional
-            What is added.
-
-        Returns
-        -------
-        array, shape (n, group * I, *shifts.size)
-            In the flat grid, with the k-th tap of a part at layer l[k] and shift s[k], the part's sums are
-            ``sum over j and k of weights[g, i, j, k] * grid[n, g, l[k], j, s[k] : s[k] + length]``.
+        The result is (n, group * I, *shifts.size). `weights` come from `pack_taps`. In the flat grid a
+        part's k-th tap is at layer l[k] and shift s[k], and the part's sums are
+        ``sum over j and k of weights[g, i, j, k] * grid[n, g, l[k], j, s[k] : s[k] + length]``. Results that
+        belong to no part are 0, or B.
         """
         return sum_of_shifts(self.xp, images, weights, shifts, B)
 
     def products_of_shifts(
         self, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
     ) -> Any:
-        """Inner products of images with shifted images, summed over n: the gradient of `sum_of_shifts`.
+        """Inner products of images with shifted images, the gradient of `sum_of_shifts`: (group, I, J, taps).
 
-        Parameters
-        ----------
-        a : array, shape (n, group * I, *size)
-            Images at the beginning of the grid.
-        images, places
-            As in `sum_of_shifts`.
-        taps : sequence of (int, int)
-            Like those of a part.
-        group : int
-            The number of groups of channels.
-
-        Returns
-        -------
-        array, shape (group, I, J, taps)
-            In the flat grid ``sum over n of a[n, g, i] @ grid[n, g, l[k], j, s[k] : s[k] + length]``.
+        The images a, (n, group * I, *size), are at the beginning of the grid; the other arguments are as in
+        `sum_of_shifts`. In the flat grid the results are
+        ``sum over n of a[n, g, i] @ grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
         return products_of_shifts(self.xp, a, images, places, taps, group)
 
     # --- patches: the elements of shifted images as a matrix
 
     def patches(self, images: Any, places: Sequence[Embedding], group: int) -> Any:
-        """The elements of images that are in a small grid, once for each place.
+        """Images' elements in a small flat grid for each place: (group, C / group * places, n * positions).
 
-        Parameters
-        ----------
-        images : array, shape (n, C, *size)
-            The images.
-        places : sequence of Embedding
-            Which elements, and where in the grid; no place leaves out elements at the beginning.
-        group : int
-            The number of groups of channels.
-
-        Returns
-        -------
-        array, shape (group, C / group * places, n * positions)
-            The grid's positions are flat.
+        No place leaves out elements at the grid's beginning.
         """
         return patches(self.xp, images, places, group)
 
     def add_patches(
-        self,
-        total: Any,
-        P: Any,
-        places: Sequence[Embedding],
-        shape: Sequence[int],
-        B: Any = None,
+        self, total: Any, P: Any, places: Sequence[Embedding], shape: Sequence[int], B: Any = None,
         target: Any = None,
-    ) -> Any:
-        """The adjoint of `patches`: images of that shape, to whose elements those of P are added.
+    ) -> Any:  # fmt: skip
+        """The adjoint of `patches`: images of this shape plus P's elements.
 
-        They are the `total`, perhaps in its memory, or without one begin with B (C,), or with zeros.
+        The images are the `total`, perhaps in its memory. If it is None, they are B (C,), or 0.
         """
         made = images_of_patches(self.xp, P, places, shape)
         if total is not None:

@@ -1,4 +1,4 @@
-"""The engine's part of convolutions for NumPy arrays: in place, image by image, in threads, compiled."""
+"""The methods of `Images` for NumPy's arrays: in place, in threads, compiled or by NumPy."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _SHARES = 2  # of the blocks in a sum, for each thread
 
 
 class NumpyImages(Machine, CompiledImages):
-    """The part of the NumPy engine for batches of images."""
+    """The NumPy engine's methods for batches of images."""
 
     def compiles(self) -> bool:
-        """With llvmlite; the loops only get float32 or float64."""
+        """With llvmlite; arrays are float32 or float64."""
         return jit_enabled()
 
     def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
@@ -51,9 +51,9 @@ class NumpyImages(Machine, CompiledImages):
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
     ) -> list[Any]:
-        """Shares of the blocks in threads, and the sum of their totals: the result does not depend on timing.
+        """Add up shares of the blocks in threads, then their totals: timing has no effect on the result.
 
-        There are more shares than threads, so a thread that gets less of its core takes fewer.
+        There are more shares than threads, so a slower thread takes fewer.
         """
         count = _SHARES * self.team.size()
         shares = [blocks[share] for share in slices(len(blocks), -(-len(blocks) // count))]
@@ -69,12 +69,11 @@ class NumpyImages(Machine, CompiledImages):
 
     @contextlib.contextmanager
     def temporary(self, shape: Sequence[int], like: np.ndarray) -> Iterator[np.ndarray]:
-        """Memory that this thread uses again: large new arrays would come from the system each time."""
+        """Memory that this thread keeps: the system would have to provide large new arrays each time."""
         (count, *sizes), own = shape, prod(shape[1:])
         line = line_of(own, like.itemsize)
         size = count * line * like.itemsize
-        arena = take_arena(size)
-        memory, address = arena
+        memory, address = arena = take_arena(size)
         begin = address - address_of(memory)
         lines = memory[begin : begin + size].view(like.dtype).reshape(count, line)
         yield lines[:, :own].reshape(count, *sizes)

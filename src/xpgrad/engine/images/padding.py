@@ -1,4 +1,4 @@
-"""Zeros around and between the elements of the last dimensions, without writing to any array."""
+"""Zeros around and between the elements of the last dimensions; nothing is written to an array."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from array_api_compat import device
 
 Index = tuple[EllipsisType | slice, ...]
-"""Of the last dimensions of an array: an ellipsis, then a slice for each."""
+"""An index of an array's last dimensions: an ellipsis, then a slice for each."""
 
 
 def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
@@ -60,29 +60,26 @@ def _zeros(xp: Any, like: Any, axis: int, count: int) -> Any:
 def kept_and_places(
     sizes: Sequence[int], before: Sequence[int], behind: Sequence[int]
 ) -> tuple[Index, Index]:
-    """Which elements stay when such widths are added to the last dimensions, and where they are then."""
-    widths = list(zip(sizes, before, behind, strict=True))
-    kept = [slice(max(-b, 0), size - max(-e, 0)) for size, b, e in widths]
-    places = [
-        slice(max(b, 0), max(b, 0) + max(0, k.stop - k.start)) for b, k in zip(before, kept, strict=True)
-    ]
+    """The elements that stay if the last dimensions are padded, and their places in the padded array."""
+    kept, places = [], []
+    for size, b, e in zip(sizes, before, behind, strict=True):
+        first, stop = max(-b, 0), size - max(-e, 0)
+        kept.append(slice(first, stop))
+        places.append(slice(max(b, 0), max(b, 0) + max(0, stop - first)))
     return (..., *kept), (..., *places)
 
 
 def phase_places(
-    phase: Sequence[int],
-    sizes: Sequence[int],
-    steps: Sequence[int],
-    begin: Sequence[int],
+    phase: Sequence[int], sizes: Sequence[int], steps: Sequence[int], begin: Sequence[int],
     size: Sequence[int],
-) -> tuple[Index, Index]:
-    """Where in an interleaved array, of which `size` elements from `begin` on are wanted, a phase goes.
+) -> tuple[Index, Index]:  # fmt: skip
+    """The places of a phase in `size` elements of an interleaved array from `begin` on, and which part fits.
 
-    The slices of the array, and those of the phase, which has these sizes.
+    The phase has these `sizes`.
     """
     places, kept = [], []
     for r, b, step, count, large in zip(phase, begin, steps, size, sizes, strict=True):
-        first = max(0, -((r - b) // step))  # the part's first element at or behind `begin`
+        first = max(0, -((r - b) // step))  # the phase's first element at `begin` or later
         place = first * step + r - b
         number = max(0, min(large - first, -((place - count) // step)))
         places.append(slice(place, place + number * step, step) if number else slice(0, 0))

@@ -1,6 +1,6 @@
 """Rows of images to lines of a grid or of windows and back, by vector instructions; needs llvmlite.
 
-Rows are short: what a compiler makes of such loops takes most of their elements one by one.
+Rows are short, and a compiler's loops would handle most of their elements one by one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_functio
 
 @functools.cache
 def row_tile(dtype: str, lanes: int, from_step: int, to_step: int, adds: bool = False) -> Any:
-    """A row of numbers from one place to another; one of the steps is 1, the other 1 or 2.
+    """``tile(source, target, count, more)`` copies a row: one of the steps is 1, the other 1 or 2.
 
-    Returns ``tile(source, target, count, more)``, with addresses, and `count` at least 1. For t below `count`
-    it sets
+    For t below `count`, which is at least 1, it sets
 
         target[t * to_step] = source[t * from_step] + more
 
-    or `adds` this to what is there, and touches nothing else.
+    or `adds` this to the target's elements. It touches no other element.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
         source, target, count, more = arguments
         source, target, more = code.reals(source), code.reals(target), code.everywhere(more)
 
+        def loaded(place: Any, step: int, rest: Any) -> Any:
+            return code.load_first(place, rest) if step == 1 else code.even(*code.load_spread(place, rest))
+
         def move(number: Any, rest: Any) -> None:
             at = code.at(source, code.times(number, from_step))
             to = code.at(target, code.times(number, to_step))
-            is_whole = from_step == 1
-            row = code.load_first(at, rest) if is_whole else code.even(*code.load_spread(at, rest))
-            row = code.builder.fadd(row, more)
+            row = code.builder.fadd(loaded(at, from_step, rest), more)
             if adds:
-                there = code.load_first(to, rest) if to_step == 1 else code.even(*code.load_spread(to, rest))
-                row = code.builder.fadd(there, row)
+                row = code.builder.fadd(loaded(to, to_step, rest), row)
             if to_step == 1:
                 code.store_first(row, to, rest)
             else:
@@ -48,15 +47,14 @@ def row_tile(dtype: str, lanes: int, from_step: int, to_step: int, adds: bool = 
 
 @functools.cache
 def split_tile(dtype: str, lanes: int, step: int, taken: int, whole: bool) -> Any:
-    """Equal windows of a row, as many as a vector has elements, and the elements of each in lines.
+    """``tile(source, low, high, target, line)`` splits a row into `lanes` windows, and these into lines.
 
-    Returns ``tile(source, low, high, target, line)``, with addresses and numbers of elements. For t below
-    `lanes` and j below `taken` it sets
+    For t below `lanes` and j below `taken` it sets
 
         target[j * line + t] = source[t * step + j]
 
-    Elements before number `low` and from `high` on are not read, but taken for 0. A tile that is `whole`
-    reads all of them, also those in the last vector behind what it needs.
+    Elements before number `low`, and from `high` on, count as 0 and are not read. A `whole` tile reads all
+    elements, up to the end of the last vector.
     """
     count = -(-(step * (lanes - 1) + taken) // lanes)
 
@@ -77,14 +75,13 @@ def split_tile(dtype: str, lanes: int, step: int, taken: int, whole: bool) -> An
 
 @functools.cache
 def weave_tile(dtype: str, lanes: int, step: int, whole: bool) -> Any:
-    """Lines as one row: the first element of each, then the second one of each, and so on.
+    """``tile(source, line, target, count, more)`` weaves lines: the first element of each, then the second.
 
-    Returns ``tile(source, line, target, count, more)``, with addresses and numbers of elements. For t below
-    `lanes` and j below `step`, where ``t * step + j`` is below `count`, it sets
+    For t below `lanes` and j below `step`, if ``t * step + j`` is below `count`, it sets
 
         target[t * step + j] = source[j * line + t] + more
 
-    A tile that is `whole` sets all of them.
+    A `whole` tile sets all of them.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -93,10 +90,8 @@ def weave_tile(dtype: str, lanes: int, step: int, whole: bool) -> Any:
         lines = [code.load(code.at(source, code.times(line, j))) for j in range(step)]
         for q in range(step):
             order = [divmod(q * lanes + i, step) for i in range(lanes)]
-            row = code.picked(lines, [(j, t) for t, j in order])
-            row = code.builder.fadd(row, more)
-            place = code.at(target, q * lanes)
+            row = code.builder.fadd(code.picked(lines, [(j, t) for t, j in order]), more)
             rest = None if whole else code.builder.sub(count, INT64(q * lanes))
-            code.store_first(row, place, rest)
+            code.store_first(row, code.at(target, q * lanes), rest)
 
     return vector_function(dtype, lanes, generate, 4, reals=1)

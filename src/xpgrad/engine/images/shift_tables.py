@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from operator import mul
+from operator import add, mul
 from typing import NamedTuple
 
 import numpy as np
@@ -13,23 +13,23 @@ from xpgrad.engine.images.shifts import Embedding, Shifts
 
 
 class SumTables(NamedTuple):
-    """What a sum of shifts of a size reads and writes.
+    """The tables of a sum of shifted images.
 
     Parameters
     ----------
     rows, wanted : array, shape (n, 5)
         The images' rows in the grid, and the results' rows, part by part; see `native_shifts`.
     parts : array, shape (parts, 5)
-        Where a part's weights begin, how many taps and wanted rows it has, where its first result is in an
-        image, and how many elements of the grid it needs.
+        For each part: the place of its weights, the numbers of its taps and of its wanted rows, the place of
+        its first result in an image, and the number of the grid's elements that it needs.
     taps : array, shape (taps, 2)
-        Those of all parts.
+        The taps of all parts.
     begin, end : int
-        The elements of the grid that are wanted.
+        The range of the grid's elements that are wanted.
     reach : int
         The largest shift.
     complete : bool
-        Whether every result is some part's.
+        Whether every result belongs to a part.
     """
 
     rows: np.ndarray
@@ -43,7 +43,7 @@ class SumTables(NamedTuple):
 
 
 def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) -> SumTables:
-    """Those of images of a size; `weights` tells where each part's weights begin."""
+    """The tables for images of a size; `weights` are the places of each part's weights."""
     wanted, table, steps = [], [], _steps(shifts.size)
     lines, *others = shifts.places[0].grid
     for part, own in zip(shifts.parts, weights, strict=True):
@@ -52,7 +52,7 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
         found = _rows(Embedding.of_all(computed, part.crop.begin), part.crop.size, by, 0)
         wanted.append(found)
         table.append([own, len(part.taps), len(found), sum(map(mul, steps, part.first)), part.crop.length])
-    every, taps = _behind_one_another(wanted), [tap for part in shifts.parts for tap in part.taps]
+    every, taps = np.concatenate(wanted), [tap for part in shifts.parts for tap in part.taps]
     return SumTables(
         rows=rows_in_grid(shifts.places, size),
         wanted=every,
@@ -66,13 +66,9 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
 
 
 def rows_in_grid(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
-    """The rows of images (see `native_shifts`) in a grid, by layer and in memory order."""
+    """The rows of images in a grid (see `native_shifts`), by layer and in memory order."""
     by = _steps(size)
-    return _behind_one_another([_rows(place, size, by, layer) for layer, place in enumerate(places)])
-
-
-def _behind_one_another(tables: Sequence[np.ndarray]) -> np.ndarray:
-    return tables[0] if len(tables) == 1 else np.concatenate(tables)
+    return np.concatenate([_rows(place, size, by, layer) for layer, place in enumerate(places)])
 
 
 def _steps(size: Sequence[int]) -> tuple[int, ...]:
@@ -84,11 +80,8 @@ def _steps(size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _rows(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: int) -> np.ndarray:
-    """The rows of images of this size, with these strides, that are in a grid.
-
-    Rows that are contiguous in both places are one.
-    """
-    # Along each axis the first element that the grid has, and their number.
+    """The rows in a grid of images with this size and these strides; contiguous rows become one row."""
+    # along each axis, how many elements the grid leaves out at the beginning, and how many it has
     skipped = [max(0, -before) for before in place.before]
     each = zip(place.counts(size), place.before, place.grid, skipped, strict=True)
     counts = [min(own, large - before) - skip for own, before, large, skip in each]
@@ -96,9 +89,7 @@ def _rows(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: i
         return np.empty((0, 5), dtype=np.int64)
     sources, lines = [*map(mul, place.steps, by)], _steps(place.grid)
     source = sum(map(mul, place.first, by)) + sum(map(mul, skipped, sources))
-    to = place.lead + sum(
-        (skip + before) * line for skip, before, line in zip(skipped, place.before, lines, strict=True)
-    )
+    to = place.lead + sum(map(mul, map(add, skipped, place.before), lines))
     axis, count = len(counts) - 1, counts[-1]
     step = sources[axis]
     while axis and (counts[axis - 1] == 1 or (lines[axis - 1], sources[axis - 1]) == (count, count * step)):

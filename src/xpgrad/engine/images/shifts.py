@@ -1,4 +1,4 @@
-"""Shifted images: their places in a larger flat grid, in which a shift is one number, and sums there."""
+"""Shifted images: their places in a larger flat grid, in which a shift is one number, and sums in it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from xpgrad.engine.images.padding import interleaved, padded
 
 
 class Embedding(NamedTuple):
-    """Which elements of images are where in a grid; the rest of the grid is zero.
+    """The places of images' elements in a grid; the rest of the grid is zero.
 
     Parameters
     ----------
     grid : tuple of int
         The grid's sizes.
     before : tuple of int
-        Index in the grid of the first element; negative if the first elements are left out.
+        Index in the grid of the first element; negative if the grid leaves out the first elements.
     lead : int
         Zeros before the whole grid.
     first, steps : tuple of int
@@ -48,7 +48,7 @@ class Embedding(NamedTuple):
         return tuple(max(0, -((first - s) // step)) for first, s, step in each)
 
     def kept(self, size: Sequence[int]) -> tuple[slice, ...]:
-        """Where in the grid the elements of images of that size are; none is left out at the beginning."""
+        """The grid's indices of the elements of images of that size; none is left out at the beginning."""
         each = zip(self.before, self.counts(size), self.grid, strict=True)
         return tuple(slice(b, min(b + count, large)) for b, count, large in each)
 
@@ -100,7 +100,7 @@ class Shifts(NamedTuple):
 
 
 def sum_of_shifts(xp: Any, images: Any, weights: Any, shifts: Shifts, B: Any = None) -> Any:
-    """Weighted sums of shifted images, in the pure array API; see `Images.sum_of_shifts`."""
+    """See `Images.sum_of_shifts`."""
     places, parts, size = shifts
     group, sums = weights[0].shape[:2]
     rows = _grid(xp, images, places, group)
@@ -116,16 +116,13 @@ def sum_of_shifts(xp: Any, images: Any, weights: Any, shifts: Shifts, B: Any = N
 def products_of_shifts(
     xp: Any, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
 ) -> Any:
-    """Inner products of images with shifted images; see `Images.products_of_shifts`."""
+    """See `Images.products_of_shifts`."""
     rows = _grid(xp, images, places, group)
     begin = Embedding.of_all((a.shape[2], *places[0].grid[1:]), (0,) * (a.ndim - 2))
     others = _grid(xp, a, [begin], group)[:, :, 0, :, None, :]
     length = others.shape[-1]
-    parts = [
-        xp.sum(others * rows[:, :, layer, None, :, shift : shift + length], axis=(0, 4))
-        for layer, shift in taps
-    ]
-    return xp.stack(parts, axis=-1)
+    shifted = (rows[:, :, layer, None, :, shift : shift + length] for layer, shift in taps)
+    return xp.stack([xp.sum(others * own, axis=(0, 4)) for own in shifted], axis=-1)
 
 
 def patches(xp: Any, images: Any, places: Sequence[Embedding], group: int) -> Any:
@@ -136,7 +133,7 @@ def patches(xp: Any, images: Any, places: Sequence[Embedding], group: int) -> An
 
 
 def images_of_patches(xp: Any, P: Any, places: Sequence[Embedding], shape: Sequence[int]) -> Any:
-    """See `Images.add_patches`: the sums alone."""
+    """The sums of `Images.add_patches`, without a total or B."""
     n, channels, *size = shape
     total = xp.zeros(tuple(shape), dtype=P.dtype, device=device(P))
     each = xp.reshape(P, (channels, len(places), n, *places[0].grid))
@@ -168,13 +165,10 @@ def _sums(xp: Any, rows: Any, grid: Sequence[int], weights: Any, part: PlacedSum
 
 def _weave(xp: Any, phases: Mapping[tuple[int, ...], Any], steps: Sequence[int], size: Sequence[int]) -> Any:
     """Phases of unequal sizes as one array."""
-    large = [-(-s // step) for s, step in zip(size, steps, strict=True)]
-    equal = {
-        first: padded(
-            xp, part, (0,) * len(large), [b - s for b, s in zip(large, part.shape[2:], strict=True)]
-        )
-        for first, part in phases.items()
-    }
+    large, equal = [-(-s // step) for s, step in zip(size, steps, strict=True)], {}
+    for first, part in phases.items():
+        behind = [b - s for b, s in zip(large, part.shape[2:], strict=True)]
+        equal[first] = padded(xp, part, (0,) * len(large), behind)
     return interleaved(xp, equal, steps)[(..., *(slice(0, s) for s in size))]
 
 
