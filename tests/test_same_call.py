@@ -31,8 +31,7 @@ LARGE = {"N": 64, "C": 64, "O": 12, "L": 33, "I": 24, "H": 16, "T": 8}
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch):
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
-    for name in ("element_code", "row_code", "_quick_code"):
-        getattr(array_loops, name).cache_clear()
+    array_loops.loop_code.cache_clear()
 
 
 def seen(results):

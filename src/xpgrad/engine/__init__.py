@@ -1,7 +1,6 @@
 """Engines: what kernels need of the machine beyond the array API.
 
-Kernels know the operator, engines know the machine.
-``choose`` picks the engine for the arrays of a call; with ``use_engine`` the caller decides.
+``choose`` picks the engine for the arrays of a call; ``use_engine`` lets the caller decide.
 """
 
 from __future__ import annotations
@@ -55,17 +54,17 @@ __all__ = [
 ]
 
 _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
-_SHAPES = "shapes"  # no name that `use_engine` takes: an adapter asks by `only_shapes`
+_SHAPES = "shapes"  # `only_shapes` forces it; `use_engine` does not know the name
 
 
 def _loaded() -> Iterator[Adapter]:
-    """The engines of the frameworks that this process has imported: only these can be a host, or trace."""
+    """The engines of the frameworks that this process has imported: only they can be a host, or trace."""
     engines = (_adapter(name) for name in _entries() if name in sys.modules)
     return (engine for engine in engines if engine is not None)
 
 
 def _host() -> Host | None:
-    """The engine of a loaded framework whose threads this process should use; else None."""
+    """The engine of a loaded framework whose threads this process should use, or None."""
     if forked():
         return None
     return next((adapter.host for adapter in _loaded() if adapter.host is not None), None)
@@ -111,7 +110,7 @@ def is_traced(array: Any) -> bool:
 
 
 def traced_by(arrays: Iterable[Any]) -> Adapter | None:
-    """The engine of the framework that writes down what is done with one of these, no other being forced."""
+    """The engine of the framework that traces one of these arrays; None if an engine is forced."""
     if _forced.get() is not None:
         return None
     given = list(arrays)
@@ -119,12 +118,11 @@ def traced_by(arrays: Iterable[Any]) -> Adapter | None:
 
 
 def of_type(array: Any) -> Adapter | None:
-    """The engine for arrays of this type, if it is known and no other is forced; else None."""
+    """The engine for arrays of this type; None if the type is unknown or another engine is forced."""
     kind = type(array)
     engine = _by_type.get(kind)
     if engine is None:
-        # The first array of a framework loads its adapter's engine, so it takes the same path as all later
-        # ones.
+        # a framework's first array loads its adapter's engine, so that it takes the same path as later arrays
         name = kind.__module__.partition(".")[0]
         if name in _entries() and _adapter(name) is not None:
             engine = _by_type.get(kind)
@@ -133,15 +131,15 @@ def of_type(array: Any) -> Adapter | None:
 
 
 def agreed(arrays: Sequence[Any]) -> Adapter | None:
-    """The engine of arrays that clearly belong to it and have one dtype and shape; else None: check fully."""
+    """The engine of arrays that certainly belong to it and have one dtype and shape; else None."""
     engine = of_type(arrays[0])
     return engine if engine is not None and engine.agrees(arrays) else None
 
 
 @functools.cache
 def _entries() -> dict[str, EntryPoint]:
-    """The loaders of the adapters' engines, by name; an engine is named after its framework's module."""
-    from importlib.metadata import entry_points  # takes as long to load as a tenth of xpgrad
+    """The entry points of the adapters' engines by name, which is the name of the framework's module."""
+    from importlib.metadata import entry_points  # loading it takes a tenth of the time of xpgrad's import
 
     return {entry.name: entry for entry in sorted(entry_points(group="xpgrad.engines"))}
 
@@ -151,13 +149,13 @@ def _adapter(name: str) -> Adapter | None:
     """The engine of an entry point, made once; None if its framework is not installed."""
     try:
         adapter: Adapter = _entries()[name].load()()
-    except ImportError:  # its framework is not installed, so it has no arrays
+    except ImportError:
         return None
     _by_type.update(dict.fromkeys(adapter.array_types, adapter))
     return adapter
 
 
-class use_engine:  # noqa: N801 - reads as the function it is for its callers
+class use_engine:  # noqa: N801 - callers use it like a function
     """Force one engine, from now on or within a ``with`` block.
 
     Parameters
@@ -197,7 +195,7 @@ class use_engine:  # noqa: N801 - reads as the function it is for its callers
 
 @contextmanager
 def only_shapes() -> Iterator[None]:
-    """Context in which kernels return arrays of the right shapes and dtypes, whose values mean nothing."""
+    """Context in which kernels return arrays of the right shapes and dtypes, with meaningless values."""
     token = _forced.set(_SHAPES)
     try:
         yield

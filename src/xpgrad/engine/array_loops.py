@@ -1,7 +1,7 @@
 """How the NumPy engine evaluates formulas over whole arrays: compiled, or by NumPy in blocks.
 
-Blocks stay in the cache. Compiled loops take contiguous arrays as they are. Arrays that are strided,
-transposed or broadcast come in blocks, each copied to where its elements follow one another.
+Blocks stay in the cache. Compiled loops read contiguous arrays directly. Strided, transposed and broadcast
+arrays are copied block by block.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ import numpy as np
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.process.memory import COMPUTED, address_of, new_array
+from xpgrad.engine.process.memory import COMPUTED, address_of, name_of, new_array
 from xpgrad.engine.process.remembered import remembered
 
-# Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
-_BLOCK_ELEMENTS = 16384
-# For NumPy: larger, since threads wait for the interpreter lock between any two of its functions.
-_NUMPY_BLOCK = 32768
-_FEW = 4096  # elements for which a processor foresees most branches
+_BLOCK_ELEMENTS = 16384  # of a block for compiled loops: its copies are still in the cache when they are read
+_NUMPY_BLOCK = 32768  # larger for NumPy: between two of its functions threads wait for the interpreter lock
+_FEW = 4096  # elements for which a processor predicts most branches
 
 Array = np.ndarray
 
 
 def _logistic(x: Any) -> Any:
-    """1 / (1 + exp(-x)): an overflow of exp is harmless, where NumPy does not warn."""
+    """1 / (1 + exp(-x)); an overflow of exp is harmless."""
     return 1 / (1 + np.exp(-x))
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
-    """`x` where the condition holds, else `y`: by the bits, as NumPy branches on each element."""
+    """`x` where the condition holds, else `y`: with masks, because NumPy branches on each element."""
     dtype = np.result_type(x, y)
     if np.size(condition) < _FEW or dtype not in COMPUTED:
         return np.where(condition, x, y)
@@ -45,7 +43,7 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 
 _INTEGERS = {dtype: np.dtype(f"int{8 * dtype.itemsize}") for dtype in COMPUTED}
 NUMPY = SimpleNamespace(**{**vars(np), "logistic": _logistic, "where": _where})
-"""NumPy for formulas, which prefer a namespace's own functions to those in `formulas.special`."""
+"""NumPy for formulas: they prefer a namespace's functions to the functions in `formulas.special`."""
 
 
 def _is_plain(array: Array) -> bool:
@@ -56,10 +54,9 @@ def _is_plain(array: Array) -> bool:
 def _apart(
     inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool]
 ) -> tuple[Sequence[Array | None], int | None]:
-    """The inputs of a loop that reads them while it writes `out`, and the number of the one that `out` is.
+    """The inputs of a loop that writes `out`, and the number of the input that is `out`, or None.
 
-    Loops expect no other input to share memory with `out`, and not all inputs may be replaced: what does
-    share memory is copied then.
+    A loop can write over one `replaceable` input. All other inputs that share memory with `out` are copied.
     """
     shared = {n: a for n, a in enumerate(inputs) if a is not None and np.may_share_memory(a, out)}
     if not shared:
@@ -83,9 +80,9 @@ def elementwise(
     out: Array | None,
     compiling: bool,
 ) -> Array:
-    """The one result of a formula, of the shape to which its inputs broadcast.
+    """The result of a formula, in the shape to which its inputs broadcast.
 
-    Its axes lie in memory as those of the first input of that shape do.
+    Its axes have the same order in memory as the axes of the first input of that shape.
     """
     given = [array for array in inputs if array is not None]
     shape = given[0].shape
@@ -105,14 +102,14 @@ def elementwise(
 
 
 def _at_shape(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the array broadcast to a shape; itself, which can be written to, where it has it."""
+    """The array broadcast to a shape; if it has this shape, the array itself, which is writable."""
     return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def _memory_order(array: Array) -> list[int] | None:
-    """Return the axes from the largest stride to the smallest; None where they are in that order already.
+    """The axes from the largest stride to the smallest; None if they are in this order.
 
-    Elements that a broadcast axis repeats have no order: such an array counts as being in order.
+    A broadcast axis repeats its elements: such an array counts as ordered.
     """
     if array.flags.c_contiguous:
         return None
@@ -132,7 +129,7 @@ def _elementwise_in_order(
     out: Array | None,
     compiling: bool,
 ) -> Array:
-    """The result of the given shape, with its axes in memory from first to last."""
+    """The result of `elementwise` for a shape whose axes are in memory from first to last."""
     dtype, replaced = next(array for array in inputs if array is not None).dtype, None
     if out is None:
         out = new_array(shape, dtype)
@@ -145,7 +142,7 @@ def _elementwise_in_order(
     each = [array for array in given if array.size != 1 or array.shape == shape]
     plain = all(array.shape == shape and _is_plain(array) for array in (*each, out))
     if compiling and plain:
-        code = element_code(formula, kinds, replaced, out.dtype.name)
+        code = loop_code(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
         if replaced is None:
             views.append(out.reshape(-1))
@@ -164,10 +161,7 @@ def _elementwise_in_order(
 def quick_elementwise(
     machine: Machine, formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
 ) -> Array | None:
-    """The result by the shortest way; None unless the arrays are plain.
-
-    All arrays are given, of one shape and dtype; without llvmlite, they have a few elements.
-    """
+    """The result for plain arrays of one shape and dtype; else None, also for large ones without llvmlite."""
     out = _new_if_plain(arrays)
     if out is None:
         return None
@@ -176,21 +170,14 @@ def quick_elementwise(
             return None
         _by_numpy(formula, numbers)(arrays, out)
         return out
-    code = _quick_code(formula, len(arrays), out.dtype)
+    code = loop_code(formula, ("each",) * len(arrays), None, name_of(out.dtype))
     views = [*arrays, out] if out.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
     machine.deal_compiled(out.size, out.size, code, (), views, numbers)
     return out
 
 
-@remembered
-def _quick_code(formula: Formula | RowFormula, count: int, dtype: np.dtype) -> Any:
-    """The compiled loop for so many plain arrays; quicker to find than by all that it depends on."""
-    code: Any = row_code if isinstance(formula, RowFormula) else element_code
-    return code(formula, ("each",) * count, None, dtype.name)
-
-
 def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
-    """A new array like the first one, if all of them are plain."""
+    """A new array like the first one if all arrays are plain, else None."""
     for array in arrays:
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned):
@@ -199,10 +186,14 @@ def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
 
 
 @remembered
-def element_code(formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
-    """The compiled loop over elements, see `compiled.arrays`."""
-    from xpgrad.engine.compiled.arrays import compiled_elements
+def loop_code(
+    formula: Formula | RowFormula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str
+) -> Any:
+    """The compiled loop over elements or rows, see `compiled.arrays`."""
+    from xpgrad.engine.compiled.arrays import compiled_elements, compiled_rows
 
+    if isinstance(formula, RowFormula):
+        return compiled_rows(formula, kinds, replaced, dtype)
     return compiled_elements(formula, kinds, replaced, dtype)
 
 
@@ -210,7 +201,7 @@ def _by_loop(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
 ) -> Callable[[Sequence[Array | None], Array], None]:
     """Evaluation of a block by the compiled loop."""
-    run = element_code(formula, kinds, None, dtype).run
+    run = loop_code(formula, kinds, None, dtype).run
 
     def evaluate(operands: Sequence[Array | None], target: Array) -> None:
         place = target if _is_plain(target) else new_array(target.shape, target.dtype)
@@ -240,10 +231,7 @@ def _in_blocks(
     out: Array,
     size: int,
 ) -> None:
-    """Evaluate on some elements along the first axis after the others.
-
-    Operands have the result's shape, or the shape (1,) with one element for all.
-    """
+    """Evaluate block by block along the first axis; operands have the result's shape, or the shape (1,)."""
     if not out.size:
         return
     if not out.ndim:
@@ -296,12 +284,12 @@ def over_rows(
 
 
 def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
-    """The one output along the last axis; None unless the arrays are plain."""
+    """The single output along the last axis; None unless the arrays are plain."""
     out = _new_if_plain(arrays)
     if out is None:
         return None
     width = out.shape[-1]
-    code = _quick_code(formula, len(arrays), out.dtype)
+    code = loop_code(formula, ("each",) * len(arrays), None, name_of(out.dtype))
     views = [*arrays, out] if out.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
     machine.deal_compiled(out.size // width, out.size, code, (width,), views, ())
     return out
@@ -309,15 +297,7 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
 
 def _row_code(formula: RowFormula, operands: Sequence[Array | None], replaced: int | None, dtype: str) -> Any:
     kinds = [None if a is None else "integers" if a.dtype.kind == "i" else "each" for a in operands]
-    return row_code(formula, tuple(kinds), replaced, dtype)
-
-
-@remembered
-def row_code(formula: RowFormula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
-    """The compiled loop over rows, see `compiled.arrays`."""
-    from xpgrad.engine.compiled.arrays import compiled_rows
-
-    return compiled_rows(formula, kinds, replaced, dtype)
+    return loop_code(formula, tuple(kinds), replaced, dtype)
 
 
 def _row_arguments(
@@ -348,7 +328,7 @@ def _row_blocks(
     results: dict[str, Array],
     size: int,
 ) -> None:
-    """Evaluate on some rows after the others, which are copied to where a row is contiguous."""
+    """Evaluate block by block, on copies with contiguous rows."""
     A, n, B = next(array for array in operands if array is not None).shape
     at_once = max(1, size // n)
     inner = min(B, max(16, at_once))  # enough to copy whole cache lines
@@ -386,7 +366,7 @@ def _rows_by_loop(
 def _rows_by_numpy(
     formula: RowFormula, numbers: Sequence[float], operands: Sequence[Array | None]
 ) -> list[Array]:
-    """The same by NumPy."""
+    """The outputs by NumPy."""
     with np.errstate(all="ignore"):  # of this thread
         return formula.evaluate(NUMPY, operands, numbers)
 
@@ -394,7 +374,7 @@ def _rows_by_numpy(
 def _row_results(
     formula: RowFormula, shape: tuple[int, ...], dtype: np.dtype, out: Array | None = None
 ) -> dict[str, Array]:
-    """Memory for the outputs: for each element, `out` where it is given, and for each row."""
+    """Memory for the outputs, one number for each row or element; elements go to `out` if given."""
     of_rows = (shape[0], 1, *shape[2:])
     made = {name: new_array(of_rows, dtype) for name in formula.outputs}
     if formula.each_output is not None:

@@ -23,7 +23,7 @@ from xpgrad.engine.standard import AdapterEngine, first_row, multiply
 
 
 class NumpyEngine(NumpyImages, AdapterEngine):
-    """The engine for NumPy arrays. Row buffers are arrays (rows, width), and every step writes into them.
+    """The engine for NumPy arrays. Row buffers are arrays (rows, width); every step writes into them.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         return new_array((count, width), like.dtype)
 
     def product_rows(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """The product, in memory from NumPy, which asks the system for large pages."""
+        """The product, in NumPy's memory: NumPy asks the system for large pages."""
         rows = self.rows(a.shape[0], b.shape[1], like=a)
         self.write_product(a, b, rows, 0)
         return rows
@@ -69,24 +69,21 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         return np.ascontiguousarray(weight)
 
     def loop_weight(self, weight: np.ndarray, times: int) -> LoopWeight:
-        """In panels, where the loop is compiled; else row-major, for NumPy."""
+        """In panels for a compiled loop, else row-major for NumPy."""
         if weight.dtype in COMPUTED and jit_enabled():
             return LoopWeight(weight, products.packed(weight))
         return LoopWeight(np.ascontiguousarray(weight))
 
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
-        """Matrix product, or those of stacks, straight into the target if given."""
+        """Matrix product, also of stacks, directly into the target if given."""
         if target is None:
             batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             target = result_array((*batch, a.shape[-2], b.shape[-1]), a.dtype)
-        self._write_product(a, b, target)
-        return target
-
-    def _write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> None:
         if self._takes_product(a, b, target):
             products.multiply(self.team, a, b, target)
         else:
             self._write_library_product(a, b, target)
+        return target
 
     def _takes_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> bool:
         return jit_enabled() and products.can_multiply(a, b, target)
@@ -96,8 +93,8 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         return self.product(a, b)
 
     def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
-        """Matrix product, straight into the target's rows."""
-        self._write_product(a, b, target[first : first + a.shape[0]])
+        """Matrix product, directly into the target's rows."""
+        self.product(a, b, target[first : first + a.shape[0]])
 
     def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product, added to the total in place."""
@@ -116,7 +113,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         total += np.matmul(a, b)
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
-        """The sum over the rows, as a product, in one pass."""
+        """The sum over the rows, as a matrix product in one pass."""
         return self.matmul(np.ones((1, array.shape[0]), dtype=array.dtype), array)[0]
 
     def column_dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -135,7 +132,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     # --- the time loop
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
-        """See StandardEngine.scan. The rows of a step are independent, so they may be split into parts."""
+        """See `TimeLoops`; compiled, or step by step."""
         if not len(steps):
             return
         if loop_dtype(stages) and jit_enabled():
@@ -159,7 +156,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             stage.target[: span.rows] = multiply(np, rows, weight)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-        """A view of `out`; None if the shape needs a copy or the view is read-only."""
+        """A view of `out`; None if `out` is read-only or the shape needs a copy."""
         lifted = self.lift(out)
         if not lifted.flags.writeable:
             return None
@@ -168,7 +165,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         return lifted.reshape(shape) if lifted.flags.c_contiguous else None
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
-        """See StandardEngine.agrees."""
+        """See `Engine`."""
         dtype, shape = arrays[0].dtype, arrays[0].shape
         if dtype not in COMPUTED:
             return False
@@ -186,9 +183,9 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             dtype = array.dtype if dtype is None else dtype
             size = dtype.itemsize
             strides = tuple([stride // size for stride in array.strides])
-            if array.dtype != dtype or not array.size or any(stride < 0 for stride in strides):
+            if array.dtype != dtype or not array.size or not array.flags.aligned:
                 return None
-            if not array.flags.aligned:
+            if any(stride < 0 for stride in strides):
                 return None
             layouts.append((array.shape, strides))
             addresses.append(address_of(array))
@@ -222,23 +219,17 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         return self.over_rows(formula, [array.reshape(rows) for array in arrays])[0].reshape(first.shape)
 
     def elementwise(
-        self,
-        formula: Formula,
-        inputs: Sequence[np.ndarray | None],
-        numbers: Sequence[float] = (),
+        self, formula: Formula, inputs: Sequence[np.ndarray | None], numbers: Sequence[float] = (),
         out: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """See StandardEngine.elementwise; in one pass, without temporaries of the result's size."""
+    ) -> np.ndarray:  # fmt: skip
+        """See `Engine`; in one pass, without temporaries of the result's size."""
         return array_loops.elementwise(self, formula, inputs, numbers, out, jit_enabled())
 
     def over_rows(
-        self,
-        formula: RowFormula,
-        operands: Sequence[np.ndarray | None],
-        numbers: Sequence[float] = (),
+        self, formula: RowFormula, operands: Sequence[np.ndarray | None], numbers: Sequence[float] = (),
         out: np.ndarray | None = None,
-    ) -> tuple:
-        """See StandardEngine.over_rows; a block of rows at a time."""
+    ) -> tuple:  # fmt: skip
+        """See `Engine`; a block of rows at a time."""
         return array_loops.over_rows(self, formula, operands, numbers, out, jit_enabled())
 
 
@@ -248,7 +239,7 @@ def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
 
 
 def loop_integers(loop: TimeLoop) -> np.ndarray:
-    """What a compiled loop reads: its head, and a record of each matrix."""
+    """The integers that a compiled loop reads: its head, and a record of each matrix."""
     integers: list[Any] = [*loop.head]
     for matrix in loop.matrices:
         memory = matrix.memory
@@ -261,7 +252,7 @@ def _evaluate(stage: Elementwise, span: Span) -> None:
     of_row = [operand.of_row for operand in stage.outputs for _ in operand.places]
     given = [_views(one, span) for one in stage.inputs]
     read = {id(view) for views in given for view in views}
-    # an operand that is a result as it is must be read before another result is written in its place
+    # a result may be an operand itself: copied, it is read before another result is written to its place
     results = [
         np.array(result) if id(result) in read else result
         for result in evaluate(functools.partial(stage.formula, array_loops.NUMPY), given)

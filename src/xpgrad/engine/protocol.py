@@ -1,10 +1,9 @@
-"""The interface of an engine: all that the package may ask of the machine beyond the array API.
+"""The interface of an engine: everything that the package asks of the machine beyond the array API.
 
-Recurrent kernels use `TimeLoops`; a recorder has this interface too, and records instead of computing.
-`Engine` adds the methods for all other kernels, those of `Images` among them. Where a method has a body, that
-is what the standard engine does: it defines the method's meaning, and every other engine is a subclass of
-`StandardEngine`. `Adapter` is the engine of one framework's arrays: it says which arrays it takes, and may
-have shorter ways for some calls.
+Recurrent kernels use `TimeLoops`; a recorder has the same interface, and records instead of computing.
+`Engine` adds the methods for all other kernels, including `Images`. A method's body is the standard engine's:
+it defines what the method means. All other engines are subclasses of `StandardEngine`. `Adapter` is the
+engine of one framework's arrays: it says which arrays it takes, and may have shorter ways for some calls.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Look
 
 Array = Any
-"""An array of the engine's namespace, or what stands for one while a program is written down."""
+"""An array of the engine's namespace, or its placeholder while a program is recorded."""
 Rows = Any
 """A row buffer: kernels read it through operands of stages, and through `array`."""
 
@@ -34,11 +33,11 @@ class TimeLoops(Protocol):
     """The namespace of the engine's arrays."""
 
     def quiet(self) -> AbstractContextManager[Any]:
-        """Context in which inf and NaN propagate without warnings (NumPy's, if NumPy computes)."""
+        """Context in which inf and NaN propagate without NumPy's warnings."""
         return np.errstate(all="ignore")
 
     def lane(self, number: int) -> AbstractContextManager[Any]:
-        """Context of work that depends on none within a context of another number."""
+        """Context of work that does not depend on the work of other lanes."""
         return nullcontext()
 
     def lower(self, array: Array) -> Any:
@@ -51,10 +50,10 @@ class TimeLoops(Protocol):
         """The rows of an array (rows, width), for reading."""
 
     def rows(self, count: int, width: int, like: Array) -> Rows:
-        """Rows that are written once each, step by step, before they are read."""
+        """New rows; steps write each row once, before it is read."""
 
     def scratch(self, count: int, width: int, like: Array) -> Rows:
-        """Like `rows`, for rows that are not part of a result."""
+        """New rows that are not part of a result."""
         return self.rows(count, width, like)
 
     def product_rows(self, a: Array, b: Array) -> Rows:
@@ -62,18 +61,18 @@ class TimeLoops(Protocol):
         return self.wrap(self.xp.matmul(a, b))
 
     def carry(self, array: Array) -> Rows:
-        """Rows that start as those of the array; every step may read and replace the first ones."""
+        """A copy of an array's rows; every step may read and replace the first rows."""
 
     def columns(self, rows: Rows, start: int, stop: int) -> Rows:
         """Some columns of a row buffer, as a source of products."""
 
     def array(self, rows: Rows) -> Array:
-        """All rows of a buffer, as one array in the order of their numbers."""
+        """All rows of a buffer in order, as one array."""
 
-    # --- what is computed
+    # --- products, sums, loops
 
     def loop_weight(self, weight: Array, times: int) -> Any:
-        """A weight, as `Product` takes it, in the form for this many products of a time loop."""
+        """A weight in the form for `Product`, for so many products of a time loop."""
         return weight
 
     def matmul(self, a: Array, b: Array) -> Array:
@@ -85,12 +84,12 @@ class TimeLoops(Protocol):
         target.write(first, self.xp.matmul(a, b))
 
     def add_product(self, total: Array | None, a: Array, b: Array) -> Array:
-        """Matrix product, added to a total; None stands for none yet."""
+        """Matrix product, added to a total; at first the total is None."""
         product = self.xp.matmul(a, b)
         return product if total is None else total + product
 
     def chunk(self, width: int, like: Array) -> int | None:
-        """How many rows of this width a backward loop should finish at a time; None for all."""
+        """The number of rows of this width that a backward loop finishes at a time; None for all."""
         return None
 
     def column_sums(self, array: Array) -> Array:
@@ -102,7 +101,7 @@ class TimeLoops(Protocol):
         return self.xp.sum(a * b, axis=0)
 
     def scale(self, array: Array, factors: Array) -> Array:
-        """The rows of an array that is no longer needed, each times its factor; the factors are (rows, 1)."""
+        """The rows of an array times their factors (rows, 1); the array is not needed afterwards."""
         return array * factors
 
     def broadcast(self, array: Array, shape: tuple[int, ...]) -> Array:
@@ -110,11 +109,11 @@ class TimeLoops(Protocol):
         return self.xp.broadcast_to(array, shape)
 
     def roots(self, squares: Array) -> Array:
-        """Square roots of sums of squares; those below 0 by rounding give 0."""
+        """Square roots of sums of squares; sums that rounding made negative give 0."""
         return self.xp.sqrt(self.xp.where(squares < 0, squares - squares, squares))
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
-        """Run a time loop: for each step (a Span as a row of integers) all stages in order on its rows."""
+        """Run a time loop: all stages in order for each step, a Span as a row of integers."""
 
     def elementwise(self, formula: Formula, inputs: Sequence[Any], numbers: Sequence[float] = ()) -> Array:
         """The single result of a formula, of the shape of its inputs; see `Engine.elementwise`."""
@@ -123,7 +122,7 @@ class TimeLoops(Protocol):
 
 
 class Engine(TimeLoops, Images, Protocol):
-    """The interface for all kernels; what convolutions ask for is that of `Images`."""
+    """The interface for all kernels; `Images` has the methods for convolutions."""
 
     name: str
     counts_steps: bool = True
@@ -134,15 +133,15 @@ class Engine(TimeLoops, Images, Protocol):
         return array
 
     def target(self, out: Any, shape: tuple[int, ...]) -> Array | None:
-        """The caller's `out`, lifted and in this shape, if results can go there directly; else None."""
+        """The caller's `out`, lifted and in this shape, if results can be written to it; else None."""
         return None
 
     def pack(self, weight: Array) -> Array:
-        """An array in the fastest form for several products."""
+        """An array in the fastest form for repeated products."""
         return weight
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays clearly are this engine's, of one shape and one dtype that it computes in."""
+        """Whether the arrays are certainly this engine's, of one shape and of one dtype that it computes."""
         return False
 
     def elementwise(
@@ -153,7 +152,7 @@ class Engine(TimeLoops, Images, Protocol):
         Parameters
         ----------
         formula : Formula
-            What to evaluate.
+            The formula.
         inputs : sequence of array or None
             Its operands.
         numbers : sequence of float
@@ -176,10 +175,10 @@ class Engine(TimeLoops, Images, Protocol):
         Parameters
         ----------
         formula : RowFormula
-            What to evaluate. A row runs along the middle one of three axes.
+            The formula. A row runs along the second of three axes.
         operands : sequence of array or None
-            Its operands, in the order of ``formula.operands``: shape (A, n, B) for one element per row and
-            column, (A, 1, B) for one number per row, (1, n, 1) for one per column. n is at least 1.
+            Its operands, in the order of ``formula.operands``: shape (A, n, B) for an element per row and
+            column, (A, 1, B) for a number per row, (1, n, 1) for a number per column. n is at least 1.
         numbers : sequence of float
             Values of the formula's parameters.
         out : array, shape (A, n, B), optional
@@ -194,20 +193,20 @@ class Engine(TimeLoops, Images, Protocol):
 
 
 class Adapter(Engine, Protocol):
-    """The engine for the arrays of one framework; NumPy's is the one that is always there.
+    """The engine for the arrays of one framework.
 
-    An entry point of the group ``xpgrad.engines`` has the name of the framework's module, which is the
-    engine's name too, and names a class that is called without arguments. The class is loaded with the first
-    array of the framework. What an engine does not define is as here: no quick ways, no programs, no traces.
+    An entry point of the group ``xpgrad.engines`` has the name of the framework's module, which is also the
+    engine's name. It names a class that is called without arguments. The first array of the framework loads
+    the class. The methods here have no quick ways, no programs and no traces.
     """
 
     array_types: tuple[type, ...] = ()
-    """Exact types of arrays for which the quick ways below are worth a look."""
+    """Exact types of the arrays that the quick ways below may take."""
     host: Host | None = None
-    """The engine itself, if the framework has threads for the whole process."""
+    """The engine itself, if the whole process uses the framework's threads."""
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
-        """Whether the engine computes with these arrays of the namespace; if not, the standard one does."""
+        """Whether this engine computes with these arrays; otherwise the standard engine does."""
         return xp is self.xp
 
     def standard(self, xp: Any) -> Engine | None:
@@ -221,41 +220,35 @@ class Adapter(Engine, Protocol):
     # --- arrays without values
 
     def is_traced(self, array: Any) -> bool:
-        """Whether it is an array of the framework that has no values yet, because it traces operations."""
+        """Whether an array of the framework has no values, because the framework traces its operations."""
         return False
 
     def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-        """What a recurrent operator returns for traced arrays, as one step of the trace; None for none.
+        """A recurrent operator's results for traced arrays, as one step of the trace, or None.
 
-        `arrays` and `options` are as `_calls.plans.planned` takes them.
+        `arrays` and `options` are the arguments of `_calls.plans.planned`.
         """
         return None
 
     def traced_kernel(
-        self,
-        operator: str,
-        arrays: Mapping[str, Any],
-        options: Mapping[str, Any],
+        self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any],
         kernel: Callable[[Mapping[str, Any]], Any],
-    ) -> Any:
-        """Like `traced_call`; `kernel` returns the call's named tuple for other arrays of the same names.
-
-        It is a `_calls.plans.TracedKernel`: its `owner` is the `Cell` of a user's own operator.
-        """
+    ) -> Any:  # fmt: skip
+        """Like `traced_call`; `kernel`, a `_calls.plans.TracedKernel`, computes the call for other arrays."""
         return self.traced_call(operator, arrays, options)
 
     # --- quick ways, for arrays of `array_types`
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
-        """The result of a formula for the caller's arrays, which agree (see `Engine.agrees`)."""
+        """The result of a formula for the caller's arrays; they agree (see `Engine.agrees`)."""
         return self.lower(self.elementwise(formula, [self.lift(array) for array in arrays], numbers))
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
-        """The single output along the last axis, for arrays that agree; None if there is no quick way."""
+        """The single output along the last axis, for arrays that agree; None without a quick way."""
         return None
 
     def look(self, arrays: Collection[Any]) -> Look | None:
-        """What a program needs to know of a call's arrays; None if the call has no program."""
+        """The facts of a call's arrays that select its program; None if the call has no program."""
         return None
 
     def integers(self, array: Any) -> np.ndarray | None:

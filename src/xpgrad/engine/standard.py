@@ -17,8 +17,8 @@ class StandardEngine(Engine):
     """Computes everything with functions of the array API only.
 
     It is the oracle for the other engines. Differentiable tensors, other devices and compilers use it: every
-    step makes new arrays and writes to none. Most of what it does stands in the protocol; here are its row
-    buffers, and loops over them.
+    step makes new arrays and writes to no array. Most of its methods are the protocol's; the row buffers and
+    the loops over them are here.
     """
 
     name = "standard"
@@ -86,7 +86,7 @@ class StandardEngine(Engine):
 
 
 def multiply(xp: Any, rows: Any, weight: Any) -> Any:
-    """Rows times a weight, or one of heads; see `Product`."""
+    """Rows times a weight, perhaps of heads; see `Product`."""
     if weight.ndim == 2:
         return xp.matmul(rows, weight)
     _, heads, k, _ = weight.shape
@@ -121,7 +121,7 @@ def _split(array: Any, blocks: int) -> list[Any]:
 
 
 class _RowPieces:
-    """Rows of an array, if there is one, until steps replace them: what a step wrote is kept as a piece."""
+    """Rows of an array, or of none; the rows that a step wrote are kept as a piece."""
 
     def __init__(self, xp: Any, width: int, like: Any, array: Any = None) -> None:
         self._xp, self._width, self._like, self._array = xp, width, like, array
@@ -131,7 +131,7 @@ class _RowPieces:
         self._pieces[first] = piece
 
     def read(self, first: int, count: int) -> Any:
-        if first in self._pieces:  # a step reads from a row where another step's piece begins
+        if first in self._pieces:  # a step reads from the first row of another step's piece
             first, rows = 0, self._pieces[first]
         else:
             rows = self._array
@@ -146,7 +146,7 @@ class _RowPieces:
 
 
 class _Carry(_RowPieces):
-    """Rows; each step replaces the first ones."""
+    """Rows of which each step replaces the first."""
 
     def write(self, first: int, piece: Any) -> None:
         rest = self._array[first + piece.shape[0] :, :]
@@ -164,18 +164,18 @@ class _Columns:
 
 
 class AdapterEngine(StandardEngine, Adapter):
-    """The least that an `Adapter` is: the standard engine for one namespace, without quick ways.
+    """The minimal `Adapter`: the standard engine for one namespace, without quick ways.
 
-    The engine of a framework is a subclass, and replaces what the framework does better. One that computes
-    on NumPy views of the framework's arrays is a subclass of `NumpyEngine`, and has its own `takes`, `lift`
-    and `lower`.
+    A framework's engine is a subclass, and replaces the methods that the framework does better. An engine
+    that computes on NumPy views of the framework's arrays is a subclass of `NumpyEngine` with its own `takes`,
+    `lift` and `lower`.
     """
 
 
 class ShapesEngine(StandardEngine):
-    """The standard engine without what only values need: a convolution is memory of the result's shape.
+    """The standard engine for compilers, which ask only for shapes: a convolution is empty memory.
 
-    For compilers, which ask for shapes alone, and whose symbolic sizes make every operation slow.
+    A compiler's symbolic sizes make every operation slow.
     """
 
     def whole(

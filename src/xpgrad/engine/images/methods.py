@@ -155,7 +155,7 @@ class Images(FourierTransforms, Protocol):
     # --- channels and taps: shifted images
 
     def pack_taps(self, weights: Any, taps: Sequence[Sequence[int]]) -> Any:
-        """Weights (group, I, J, taps), each part's `taps` of them, in an engine's form for `sum_of_shifts`."""
+        """Weights (group, I, J, taps), each part's `taps`, in an engine's form for `sum_of_shifts`."""
         return [self.xp.stack([weights[..., tap] for tap in part], axis=-1) for part in taps]
 
     def sum_of_shifts(self, images: Any, weights: Any, shifts: Shifts, B: Any = None) -> Any:

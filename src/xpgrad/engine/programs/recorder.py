@@ -135,7 +135,7 @@ class Recorder(RecordedLoops):
         if any(x.shape != shape and x.size != 1 for x in given):
             raise CannotRecordError("broadcasting")
         result = self.fresh(shape)
-        code = array_loops.element_code(formula, kinds, None, self._name)
+        code = array_loops.loop_code(formula, kinds, None, self._name)
         arrays = [self.contiguous(x) for x in (*given, result)]
         self._add_array_loop(code, result.size, result.size, (), arrays, numbers)
         return result
@@ -148,7 +148,7 @@ class Recorder(RecordedLoops):
         check_fixed(*given)
         A, n, _ = given[0].shape
         kinds = tuple(None if x is None else "integers" if x.is_integer else "each" for x in operands)
-        code = array_loops.row_code(formula, kinds, None, self._name)
+        code = array_loops.loop_code(formula, kinds, None, self._name)
         results = {
             name: self.fresh((A, n if name == formula.each_output else 1, 1)) for name in formula.outputs
         }
