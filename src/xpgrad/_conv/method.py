@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad.engine.protocol import Engine
 
-_COLUMNS = 512
+_COLUMNS = 512  # of a product: for so many it is worth reading all weights
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Method(ABC):
     """A way to compute a convolution; all methods give the same numbers except for rounding.
 
-    Arrays are lifted to the engine's namespace, have the shapes of the geometry, and are not empty.
+    Arrays are in the engine's namespace, have the shapes of the geometry, and are not empty.
     """
 
     name: str
 
     def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
-        """Why the method can't compute this geometry, as the end of a sentence, or None.
+        """The end of a sentence: why the method cannot compute this geometry; None if it can.
 
         `transforms` says whether the engine has a Fourier transform.
         """
@@ -53,7 +56,7 @@ def image_size(geometry: ConvGeometry) -> int:
 
 
 def few_images(engine: Engine, geometry: ConvGeometry) -> list[slice]:
-    """Blocks of as few images as make products of many columns, for which it is worth reading all weights."""
+    """Blocks of images, as few as give products of many columns."""
     most = -(-_COLUMNS // prod(geometry.output_size))
     return engine.blocks(geometry.batch, image_size(geometry), most=most)
 
@@ -64,3 +67,30 @@ def columns_of_images(xp: Any, array: Any) -> Any:
     if n == 1:
         return array[0, ...]
     return xp.reshape(xp.permute_dims(array, (1, 2, 0, 3)), (group, rows, n * length))
+
+
+def weights_of_taps(xp: Any, g: ConvGeometry, W: Any) -> Any:
+    """W as (group, O / group, C / group, taps)."""
+    return xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group, len(g.taps)))
+
+
+def weight_matrices(xp: Any, g: ConvGeometry, W: Any) -> Any:
+    """W as (group, O / group, C / group * taps)."""
+    return xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group * len(g.taps)))
+
+
+def rows_of_channels(xp: Any, g: ConvGeometry, images: Any) -> Any:
+    """Images (n, channels, *size) as (n, group, channels / group, elements)."""
+    n, channels, *size = images.shape
+    return xp.reshape(images, (n, g.group, channels // g.group, prod(size)))
+
+
+def kept(function: _Function) -> _Function:
+    """Keep a function's results for geometries; a compiler's symbols for sizes cannot be keys."""
+    cached = functools.lru_cache(maxsize=256)(function)
+
+    @functools.wraps(function)
+    def call(geometry: ConvGeometry, *rest: Any) -> Any:
+        return (cached if geometry.static else function)(geometry, *rest)
+
+    return cast(_Function, call)

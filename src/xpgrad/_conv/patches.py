@@ -1,23 +1,30 @@
 """Patches: the input elements of many outputs side by side as one matrix, band by band (im2col, col2im).
 
 The matrix has a row for every channel and tap and a column for every output. So a band of outputs is one
-product with the inner size C/G times the number of taps, which is fast even with few channels, and no column
-is wasted. A band is short enough that the matrix stays in the cache. Small images stand side by side in one
-matrix, because every product reads all weights.
+product with the inner size C/G times the number of taps: it is fast even with few channels, and wastes no
+column. The matrix of a band fits the cache. Small images share a matrix, because every product reads all
+weights.
 """
 
 from __future__ import annotations
 
-import functools
 from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method, columns_of_images, few_images, with_bias
+from xpgrad._conv.method import (
+    Method,
+    columns_of_images,
+    few_images,
+    kept,
+    rows_of_channels,
+    weight_matrices,
+    with_bias,
+)
 from xpgrad.engine.images.shifts import Embedding
 from xpgrad.engine.protocol import Engine
 
-_SMALLER = 4  # than what a band usually has: each element is copied before it is packed
+_SMALLER = 4  # times smaller than an engine's usual bands: elements are copied before they are packed
 
 
 class Patches(Method):
@@ -28,7 +35,7 @@ class Patches(Method):
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         xp, g = engine.xp, geometry
-        weights = _matrices(engine, g, W)
+        weights = weight_matrices(xp, g, W)
 
         def block(images: slice, target: Any) -> Any:
             part = X[images, ...]
@@ -51,10 +58,10 @@ class Patches(Method):
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         xp, g = engine.xp, geometry
-        weights = xp.matrix_transpose(_matrices(engine, g, W))
+        weights = xp.matrix_transpose(weight_matrices(xp, g, W))
 
         def block(images: slice, target: Any) -> Any:
-            cotangents = _cotangents(engine, g, dY[images, ...])
+            cotangents = rows_of_channels(xp, g, dY[images, ...])
             n, total = cotangents.shape[0], None
             for columns in _bands(engine, g, n):
                 P = engine.product(weights, columns_of_images(xp, cotangents[..., columns]))
@@ -69,7 +76,7 @@ class Patches(Method):
         xp, g = engine.xp, geometry
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            part, cotangents = X[images, ...], _cotangents(engine, g, dY[images, ...])
+            part, cotangents = X[images, ...], rows_of_channels(xp, g, dY[images, ...])
             for columns in _bands(engine, g, part.shape[0]):
                 patches = engine.patches(part, _places(g, columns), g.group)
                 rows = columns_of_images(xp, cotangents[..., columns])
@@ -81,32 +88,17 @@ class Patches(Method):
         return xp.reshape(dW, g.weight_shape)
 
 
-def _matrices(engine: Engine, g: ConvGeometry, W: Any) -> Any:
-    """W as (group, O / group, C / group * taps)."""
-    return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group * len(g.taps)))
-
-
-def _cotangents(engine: Engine, g: ConvGeometry, dY: Any) -> Any:
-    """Output cotangents (n, O, *output_size) as (n, group, O / group, positions)."""
-    return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, _positions(g)))
-
-
 def _positions(g: ConvGeometry) -> int:
     return prod(g.output_size)
 
 
 def _places(g: ConvGeometry, columns: slice) -> tuple[Embedding, ...]:
-    """For each tap the input's elements that a band of outputs reads: whole rows of the first dimension."""
+    """For each tap the input's elements that a band of outputs reads; a band has whole rows."""
     width = prod(g.output_size[1:])
-    rows = columns.start // width, columns.stop // width
-    return _kept_places(g, *rows) if g.static else _places_of_rows(g, *rows)
+    return _places_of_rows(g, columns.start // width, columns.stop // width)
 
 
-@functools.lru_cache(maxsize=256)
-def _kept_places(g: ConvGeometry, start: int, stop: int) -> tuple[Embedding, ...]:
-    return _places_of_rows(g, start, stop)
-
-
+@kept
 def _places_of_rows(g: ConvGeometry, start: int, stop: int) -> tuple[Embedding, ...]:
     begins, grid, places = (start, *[0] * (g.rank - 1)), (stop - start, *g.output_size[1:]), []
     for tap in g.taps:
@@ -116,14 +108,14 @@ def _places_of_rows(g: ConvGeometry, start: int, stop: int) -> tuple[Embedding, 
         before = [max(0, -(a // s)) for a, s in zip(at, g.strides, strict=True)]
         first = [a + b * s for a, b, s in zip(at, before, g.strides, strict=True)]
         for axis, (b, large) in enumerate(zip(before, grid, strict=True)):
-            if b >= large or first[axis] >= g.size[axis]:  # nothing is read
+            if b >= large or first[axis] >= g.size[axis]:  # the tap reads only padding
                 before[axis], first[axis] = 0, g.size[axis]
         places.append(Embedding(grid, tuple(before), 0, tuple(first), g.strides))
     return tuple(places)
 
 
 def _bands(engine: Engine, g: ConvGeometry, images: int) -> list[slice]:
-    """Bands of columns that fit a cache, of a single image: several are small."""
+    """Bands of columns that fit a cache; several images are small, and are one band."""
     if images > 1:
         return [slice(0, _positions(g))]
     return engine.bands(_positions(g), _SMALLER * g.channels * prod(g.kernel), prod(g.output_size[1:]))

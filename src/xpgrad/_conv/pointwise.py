@@ -6,7 +6,15 @@ from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method, columns_of_images, few_images, image_size, with_bias
+from xpgrad._conv.method import (
+    Method,
+    columns_of_images,
+    few_images,
+    image_size,
+    rows_of_channels,
+    weight_matrices,
+    with_bias,
+)
 from xpgrad.engine.protocol import Engine
 
 
@@ -25,12 +33,12 @@ class Pointwise(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        weights = _matrices(engine, geometry, W)
+        weights = weight_matrices(engine.xp, geometry, W)
         return _mix(engine, geometry, X, weights, B, geometry.output_shape)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        weights = engine.xp.matrix_transpose(_matrices(engine, geometry, W))
+        weights = engine.xp.matrix_transpose(weight_matrices(engine.xp, geometry, W))
         return _mix(engine, geometry, dY, weights, B, geometry.input_shape)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
@@ -38,8 +46,8 @@ class Pointwise(Method):
         xp, g = engine.xp, geometry
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            rows = columns_of_images(xp, _columns(xp, g, dY[images, ...]))
-            others = columns_of_images(xp, _columns(xp, g, X[images, ...]))
+            rows = columns_of_images(xp, rows_of_channels(xp, g, dY[images, ...]))
+            others = columns_of_images(xp, rows_of_channels(xp, g, X[images, ...]))
             (total,) = totals or (None,)
             return [engine.add_product(total, rows, xp.matrix_transpose(others))]
 
@@ -47,24 +55,13 @@ class Pointwise(Method):
         return xp.reshape(dW, g.weight_shape)
 
 
-def _matrices(engine: Engine, g: ConvGeometry, W: Any) -> Any:
-    """W as (group, O / group, C / group)."""
-    return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group))
-
-
-def _columns(xp: Any, g: ConvGeometry, images: Any) -> Any:
-    """Images (n, channels, *size) as (n, group, channels / group, elements)."""
-    n, channels = images.shape[:2]
-    return xp.reshape(images, (n, g.group, channels // g.group, prod(g.size)))
-
-
 def _mix(engine: Engine, g: ConvGeometry, images: Any, weights: Any, B: Any, shape: tuple[int, ...]) -> Any:
     """The product of every position's channels with the weights, plus B."""
     xp = engine.xp
 
     def block(block: slice, target: Any) -> Any:
-        place = None if target is None else _columns(xp, g, target)
-        Y = engine.product(weights, _columns(xp, g, images[block, ...]), place)
+        place = None if target is None else rows_of_channels(xp, g, target)
+        Y = engine.product(weights, rows_of_channels(xp, g, images[block, ...]), place)
         return with_bias(engine, xp.reshape(Y, (-1, *shape[1:])), B, target)
 
     return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=shape, like=images)

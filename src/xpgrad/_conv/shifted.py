@@ -1,4 +1,4 @@
-r"""Shifted flat views: a sum over the taps of the kernel, one matrix product each, without an im2col.
+r"""Shifted flat views: a matrix product for each tap of the kernel, without an im2col.
 
 An input is padded once and split into *phases*. With stride s and dilation d, tap k of output o reads element
 ``o * s + k * d``, which is element ``o + q`` of phase r, where ``k * d = q * s + r``. All phases have the
@@ -22,7 +22,15 @@ from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
+from xpgrad._conv.method import (
+    Method,
+    columns_of_images,
+    image_size,
+    kept,
+    rows_of_channels,
+    weights_of_taps,
+    with_bias,
+)
 from xpgrad.engine.images.shifts import Embedding
 from xpgrad.engine.protocol import Engine
 
@@ -32,15 +40,13 @@ class Grid:
 
     def __init__(self, geometry: ConvGeometry) -> None:
         self._geometry = geometry
-        shifts = [
-            [divmod(k * d, s) for k in range(size)]
-            for size, d, s in zip(geometry.kernel, geometry.dilations, geometry.strides, strict=True)
-        ]
+        each = zip(geometry.kernel, geometry.dilations, geometry.strides, strict=True)
+        shifts = [[divmod(k * d, s) for k in range(size)] for size, d, s in each]
         self.size = tuple(o + s[-1][0] for o, s in zip(geometry.output_size, shifts, strict=True))
         steps = [prod(self.size[axis + 1 :]) for axis in range(geometry.rank)]
         places = list(itertools.product(*shifts))
         phases = [tuple(r for _, r in place) for place in places]
-        # the phases that some tap reads; a pointwise kernel with a stride reads one
+        # only the phases that a tap reads; a pointwise kernel with a stride reads one
         self.phases = sorted(set(phases))
         self.taps = tuple(
             (self.phases.index(phase), sum(q * step for (q, _), step in zip(place, steps, strict=True)))
@@ -49,10 +55,9 @@ class Grid:
         self.length = prod(self.size)
         self.lead = self.taps[-1][1]
         self.output_length = prod((geometry.output_size[0], *self.size[1:]))
-        # a slice that begins in the last rows ends less than a row after the grid
+        # a slice that begins in the last rows ends less than one row behind the grid
         slack = geometry.rank > 1 and self.lead > 0
         self.rows = (self.size[0] + slack, *self.size[1:])
-        self.room = prod(self.rows)
 
     @functools.cached_property
     def places(self) -> tuple[Embedding, ...]:
@@ -60,12 +65,11 @@ class Grid:
         g = self._geometry
         places = []
         for phase in self.phases:
-            # the phase's first element after the padding: its index, and its place in the image
-            firsts = [max(0, -((r - b) // s)) for r, s, b in zip(phase, g.strides, g.begin, strict=True)]
-            starts = [
-                first * s + r - b for first, r, s, b in zip(firsts, phase, g.strides, g.begin, strict=True)
-            ]
-            before = [f if at < size else 0 for f, at, size in zip(firsts, starts, g.size, strict=True)]
+            starts, before = [], []
+            for r, s, b, size in zip(phase, g.strides, g.begin, g.size, strict=True):
+                first = max(0, -((r - b) // s))  # the index of the phase's first element behind the padding
+                starts.append(first * s + r - b)
+                before.append(first if starts[-1] < size else 0)
             places.append(Embedding(self.rows, tuple(before), 0, tuple(starts), g.strides))
         return tuple(places)
 
@@ -77,8 +81,7 @@ class Grid:
             part = X[(slice(None), slice(None), *place.taken)]
             sizes = zip(self.rows, part.shape[2:], place.before, strict=True)
             part = engine.pad(part, place.before, [rows - count - before for rows, count, before in sizes])
-            shape = (X.shape[0], g.group, g.channels // g.group, self.room)
-            parts.append(engine.xp.reshape(part, shape))
+            parts.append(rows_of_channels(engine.xp, g, part))
         return parts
 
     def join(self, engine: Engine, parts: list[Any], target: Any = None) -> Any:
@@ -109,21 +112,16 @@ class Grid:
         return Y[(..., *(slice(0, o) for o in g.output_size))]
 
 
+@kept
 def grid_of(geometry: ConvGeometry) -> Grid:
     """The grid of a geometry."""
-    return _kept_grid(geometry) if geometry.static else Grid(geometry)
-
-
-@functools.lru_cache(maxsize=256)
-def _kept_grid(geometry: ConvGeometry) -> Grid:
     return Grid(geometry)
 
 
-def tap_weights(engine: Engine, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
+def _tap_weights(engine: Engine, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
     """W as (taps, group, O / group, C / group), or with the last two axes exchanged."""
-    g = geometry
-    W = engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group, len(g.taps)))
-    return engine.pack(engine.xp.permute_dims(W, (3, 0, 2, 1) if transposed else (3, 0, 1, 2)))
+    weights = weights_of_taps(engine.xp, geometry, W)
+    return engine.pack(engine.xp.permute_dims(weights, (3, 0, 2, 1) if transposed else (3, 0, 1, 2)))
 
 
 class Shifted(Method):
@@ -134,7 +132,7 @@ class Shifted(Method):
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         xp, grid = engine.xp, grid_of(geometry)
-        weights = tap_weights(engine, geometry, W)
+        weights = _tap_weights(engine, geometry, W)
 
         def block(images: slice, target: Any) -> Any:
             phases = grid.split(engine, X[images, ...])
@@ -151,7 +149,7 @@ class Shifted(Method):
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         grid = grid_of(geometry)
-        weights = tap_weights(engine, geometry, W, transposed=True)
+        weights = _tap_weights(engine, geometry, W, transposed=True)
 
         def block(images: slice, target: Any) -> Any:
             cotangents = grid.spread(engine, dY[images, ...])
@@ -173,7 +171,7 @@ class Shifted(Method):
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])
             cotangents = grid.spread_rows(engine, dY[images, ...])
-            # one product over images and positions, if the engine takes several images at a time
+            # one product over the positions of all images of a block
             rows = columns_of_images(xp, cotangents)
             totals = totals or [None] * len(grid.taps)
             for tap, (phase, shift) in enumerate(grid.taps):

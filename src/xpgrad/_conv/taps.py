@@ -1,18 +1,16 @@
-"""A sum over channels and taps at once: for any group, depthwise kernels included.
+"""A sum over channels and taps at once, for any group, including depthwise kernels.
 
 In the flat grid of `shifted` a sum over channels and taps is a weighted sum of shifted rows, each contiguous
-in memory; the weight gradient is one inner product for each weight. So no matrix is built from an image: only
-the image, the weights and the result are read or written. Compiled, this is a product of tiles in registers,
-or loops over positions for a group of one channel.
+in memory; the weight gradient is one inner product for each weight. So no matrix is built from an image.
+Compiled, these are products of tiles in registers, or loops over positions for groups of few channels.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method
+from xpgrad._conv.method import Method, kept, weights_of_taps
 from xpgrad._conv.shifted import grid_of
 from xpgrad.engine.images.shifts import Crop, Embedding, PlacedSums, Shifts
 from xpgrad.engine.protocol import Engine
@@ -25,13 +23,13 @@ class Taps(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        weights = engine.pack_taps(_weights(engine, geometry, W), [range(len(geometry.taps))])
+        weights = engine.pack_taps(weights_of_taps(engine.xp, geometry, W), [range(len(geometry.taps))])
         return engine.sum_of_shifts(X, weights, _forward_shifts(geometry), B)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         taps, shifts = _gradient_shifts(geometry)
-        weights = engine.xp.permute_dims(_weights(engine, geometry, W), (0, 2, 1, 3))
+        weights = engine.xp.permute_dims(weights_of_taps(engine.xp, geometry, W), (0, 2, 1, 3))
         return engine.sum_of_shifts(dY, engine.pack_taps(weights, taps), shifts, B)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
@@ -41,7 +39,7 @@ class Taps(Method):
         return engine.xp.reshape(dW, geometry.weight_shape)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _forward_shifts(g: ConvGeometry) -> Shifts:
     """The sums over a group's channels and all taps."""
     grid = grid_of(g)
@@ -50,7 +48,7 @@ def _forward_shifts(g: ConvGeometry) -> Shifts:
     return Shifts(grid.places, (part,), g.output_size)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _gradient_shifts(g: ConvGeometry) -> tuple[list[list[int]], Shifts]:
     """The taps of each phase, and its sums over the group's outputs and the taps that read it."""
     grid = grid_of(g)
@@ -64,8 +62,3 @@ def _gradient_shifts(g: ConvGeometry) -> tuple[list[list[int]], Shifts]:
         parts.append(PlacedSums(tuple(shift for _, shift in taps), crop, place.first, place.steps))
     place = Embedding.of_all(grid.size, (0,) * g.rank, grid.lead)
     return [[tap for tap, _ in taps] for taps in meeting], Shifts((place,), tuple(parts), g.size)
-
-
-def _weights(engine: Engine, g: ConvGeometry, W: Any) -> Any:
-    """W as (group, O / group, C / group, taps)."""
-    return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group, len(g.taps)))

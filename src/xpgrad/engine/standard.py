@@ -166,9 +166,9 @@ class _Columns:
 class AdapterEngine(StandardEngine, Adapter):
     """The minimal `Adapter`: the standard engine for one namespace, without quick ways.
 
-    A framework's engine is a subclass, and replaces the methods that the framework does better. An engine
-    that computes on NumPy views of the framework's arrays is a subclass of `NumpyEngine` with its own `takes`,
-    `lift` and `lower`.
+    A framework's engine is a subclass, and replaces the methods that the framework does better. An engine on
+    NumPy views of the framework's arrays is a subclass of `NumpyEngine` with its own `takes`, `lift` and
+    `lower`.
     """
 
 
