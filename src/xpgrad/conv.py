@@ -7,11 +7,11 @@ N, C, O, G     samples, input channels, output channels, groups
 size, kernel   spatial sizes of X and of W
 =============  ===============================================================================
 
-One sum is behind all four kernels. With stride s, dilation d and padding p (in every dimension alike)
+All four kernels compute one sum. With stride s, dilation d and padding p (in every dimension alike)
 
 .. math:: Y_{n,o,j} = B_o + \sum_{c,k} W_{o,c,k}\,X_{n,c,\,js + kd - p}
 
-is `conv`; its gradients are the two other sums over the same pairs of elements,
+is `conv`; its gradients are two other sums over the same pairs of elements,
 
 .. math::
 
@@ -19,8 +19,8 @@ is `conv`; its gradients are the two other sums over the same pairs of elements,
     dW_{o,c,k} = \sum_{n,j} dY_{n,o,j}\,X_{n,c,\,js + kd - p} \qquad
     dB_o = \sum_{n,j} dY_{n,o,j}
 
-and `conv_transpose` is the first of them. Its gradients are then a `conv`, and the same dW with the roles
-of X and dY exchanged.
+and `conv_transpose` is the first of these gradients. Its own gradients are a `conv`, and the same dW with X
+and dY exchanged.
 
 One `ConvGeometry` defines the pairs; the methods of `xpgrad._conv` compute the sums.
 """
@@ -38,13 +38,8 @@ from xpgrad._calls.call_arrays import call_arrays
 from xpgrad._calls.operation import PLAIN, Operation, planned_call, public
 from xpgrad._calls.plans import Asked
 from xpgrad._conv.choice import choose
-from xpgrad._conv.geometry import (
-    ConvGeometry,
-    conv_geometry,
-    conv_transpose_geometry,
-    known_geometry,
-)
-from xpgrad._conv.method import Method, with_bias
+from xpgrad._conv.geometry import ConvGeometry, conv_geometry, conv_transpose_geometry, known_geometry
+from xpgrad._conv.method import with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
 from xpgrad._operators.arguments import check_arrays, check_given, check_shape
 from xpgrad._operators.types import A, AnyArray, Array, MaybeNone, Wanted
@@ -52,8 +47,7 @@ from xpgrad._operators.words import AutoPad, ConvMethod, PerSample
 from xpgrad._recurrent.per_sample import samples_at_a_time, square_norms
 from xpgrad.engine.protocol import Engine
 
-_NAMES = ("X", "W", "B")
-_GIVEN = ("dY", "X", "W", "sample_weight")
+_FORWARD, _GRADIENT = ("X", "W", "B"), ("dY", "X", "W", "sample_weight")
 
 
 class ConvGrads(NamedTuple, Generic[AnyArray]):
@@ -62,11 +56,11 @@ class ConvGrads(NamedTuple, Generic[AnyArray]):
     Parameters
     ----------
     dX : array, shape (N, C, *size)
-        Of the input.
+        Gradient of the input.
     dW : array, shape (O, C/G, *kernel)
-        Of the weights; with ``per_sample=True`` (N, O, C/G, *kernel); with ``"norm"`` (N,).
+        Gradient of the weights; with ``per_sample=True`` (N, O, C/G, *kernel); with ``"norm"`` (N,).
     dB : array, shape (O,)
-        Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
+        Gradient of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
     dX: AnyArray
@@ -80,11 +74,11 @@ class ConvTransposeGrads(NamedTuple, Generic[AnyArray]):
     Parameters
     ----------
     dX : array, shape (N, C, *size)
-        Of the input.
+        Gradient of the input.
     dW : array, shape (C, O/G, *kernel)
-        Of the weights; with ``per_sample=True`` (N, C, O/G, *kernel); with ``"norm"`` (N,).
+        Gradient of the weights; with ``per_sample=True`` (N, C, O/G, *kernel); with ``"norm"`` (N,).
     dB : array, shape (O,)
-        Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
+        Gradient of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
     dX: AnyArray
@@ -128,7 +122,7 @@ def conv(
         Zeros around the input: one number, one for each spatial dimension (at both ends), or twice as many,
         all begins before all ends.
     dilations : int or sequence of int
-        Distance d of the kernel's taps.
+        Distance d between the kernel's taps.
     group : int
         Number of groups; C for a depthwise convolution.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
@@ -206,7 +200,7 @@ def conv_grad(
         A factor for each sample's dW and dB, applied before they are summed, returned separately or
         normed. It has no effect on dX.
     wrt : iterable of str, optional
-        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. Other gradients take no time.
 
     Returns
     -------
@@ -289,12 +283,12 @@ def conv_transpose(
     B : array, shape (O,), optional
         Biases.
     strides : int or sequence of int
-        Distance s of the outputs of neighbouring inputs, one number, or one for each spatial dimension.
+        Distance s between the outputs of neighbouring inputs, one number, or one for each spatial dimension.
     pads : int or sequence of int
         Elements cropped from the output's ends: one number, one for each spatial dimension (at both ends), or
         twice as many, all begins before all ends.
     dilations : int or sequence of int
-        Distance d of the kernel's taps.
+        Distance d between the kernel's taps.
     group : int
         Number of groups.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
@@ -303,8 +297,8 @@ def conv_transpose(
     output_padding : int or sequence of int
         Elements added at the output's end, less than stride or dilation.
     output_shape : sequence of int, optional
-        The output's spatial sizes, which determine the crop at the ends, as with SAME. Outputs that no
-        product reaches are only the bias. It replaces `pads`, which then must be 0.
+        The output's spatial sizes. They determine the crop at the ends, as with SAME. Outputs without a
+        product are the bias. It replaces `pads`, which then must be 0.
     method : str
         As in `conv`.
 
@@ -321,8 +315,10 @@ def conv_transpose(
     TypeError
         If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
-    See Also -------- conv_transpose_grad : The gradient. conv : The operator of which this is the adjoint in
-    X.
+    See Also
+    --------
+    conv_transpose_grad : The gradient.
+    conv : This operator is its adjoint in X.
 
     Examples
     --------
@@ -377,7 +373,7 @@ def conv_transpose_grad(
         A factor for each sample's dW and dB, applied before they are summed, returned separately or
         normed. It has no effect on dX.
     wrt : iterable of str, optional
-        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. Other gradients take no time.
 
     Returns
     -------
@@ -437,9 +433,7 @@ class _Result(NamedTuple):
 
 
 class _Sums:
-    """The sums of one call, each by its own method; they take the names of the call's arrays.
-
-    The names of the sums are a convolution's.
+    """A call's sums, named as a convolution's; they take the names of the call's arrays.
 
     Parameters
     ----------
@@ -450,22 +444,17 @@ class _Sums:
     geometry_of : callable
         Checks shapes and attributes, and returns the geometry.
     attributes : mapping
-        The operator's.
+        The operator's attributes.
     method : str
-        The method's name.
+        The name of the method.
     per_sample : bool or str
         Whether parameter gradients are kept for each sample, or only their norms.
     """
 
     def __init__(
-        self,
-        asked: Asked,
-        needed: Sequence[str],
-        geometry_of: Callable[..., ConvGeometry],
-        attributes: Mapping[str, Any],
-        method: str,
-        per_sample: bool | str = False,
-    ) -> None:
+        self, asked: Asked, needed: Sequence[str], geometry_of: Callable[..., ConvGeometry],
+        attributes: Mapping[str, Any], method: str, per_sample: bool | str = False,
+    ) -> None:  # fmt: skip
         operator, arrays = asked.operator, asked.arrays
         check_given(operator, {name: arrays[name] for name in needed})
         xp = check_arrays(operator, dict(arrays))
@@ -474,31 +463,22 @@ class _Sums:
             geometry_of, operator, arrays["X"].shape, arrays["W"].shape, dict(attributes)
         )
         self._given = call_arrays(asked, xp, [arrays[name] for name in needed])
-        self._engine = cast(Engine, self._given.engine)  # a recorder has all that is used here
-        self._chosen: Method | None = None
+        self._engine = cast(Engine, self._given.engine)  # a recorder has all methods that are used here
         # an impossible method is an error even if no gradient is wanted
         if not isinstance(method, str) or method != "auto":
-            self._method(self._engine, self.geometry)
+            choose(operator, method, self._engine, self.geometry)
 
     def check_cotangent(self, shape: Sequence[int]) -> None:
-        """Check a gradient's own arguments: dY, of this shape, and sample_weight."""
+        """Check the arguments that only gradients have: dY, of this shape, and sample_weight."""
         operator, arrays = self._operator, self._arrays
         check_shape(operator, "dY", arrays["dY"], "N, O, *output_size", shape)
         check_shape(operator, "sample_weight", arrays["sample_weight"], "N,", (arrays["X"].shape[0],))
 
-    def _method(self, engine: Engine, geometry: ConvGeometry) -> Method:
-        """The method, chosen once, and again for a part of the geometry or for another engine."""
-        if engine is not self._engine or geometry is not self.geometry:
-            return choose(self._operator, self._name, engine, geometry)
-        if self._chosen is None:
-            self._chosen = choose(self._operator, self._name, engine, geometry)
-        return self._chosen
-
     def _lift(self, name: str | None) -> Any:
         """The engine's array of this name; None if it was not given."""
-        if name is None or self._arrays[name] is None:
+        if name is None or (array := self._arrays[name]) is None:
             return None
-        return self._given.lift(name, self._arrays[name])
+        return self._given.lift(name, array)
 
     def forward(self, X: str, W: str, B: str | None = None) -> Any:
         """Y, (N, O, *output_size)."""
@@ -517,10 +497,11 @@ class _Sums:
             return self._given.lower(self._sum(sums, geometry, shape, a, W, B))
 
     def _sum(self, sums: str, geometry: ConvGeometry, shape: Sequence[int], *arrays: Any) -> Any:
-        """One of the three sums, of this shape, by the engine's choice of method."""
+        """One of the three sums, of this shape."""
 
         def compute(engine: Engine, *arrays: Any) -> Any:
-            return getattr(self._method(engine, geometry), sums)(engine, geometry, *arrays)
+            method = choose(self._operator, self._name, engine, geometry)
+            return getattr(method, sums)(engine, geometry, *arrays)
 
         return self._engine.whole(compute, arrays, shape, (sums, self._name, geometry))
 
@@ -541,13 +522,13 @@ class _Sums:
             return self._given.lower(self._sum("weight_gradient", geometry, shape, *factors))
 
     def _own_weight_gradients(self, dY: Any, X: Any) -> Any:
-        """Each sample's dW, (n * O, C / group, *kernel): the gradient with each sample in its own groups."""
+        """Each sample's dW, (n * O, C / group, *kernel): the gradient with groups for each sample."""
         geometry, xp = replace(self.geometry, batch=X.shape[0]).per_sample(), self._engine.xp
         dY, X = xp.reshape(dY, geometry.output_shape), xp.reshape(X, geometry.input_shape)
         return self._sum("weight_gradient", geometry, geometry.weight_shape, dY, X)
 
     def _weight_norms(self, dY: Any, X: Any) -> Any:
-        """The norms of each sample's dW, (N,), for as many samples at a time as a cache holds."""
+        """The norms of each sample's dW, (N,), computed for as many samples at a time as fit a cache."""
         engine, geometry = self._engine, self.geometry
         size = prod(geometry.weight_shape)
         if geometry.empty or not size:
@@ -581,20 +562,15 @@ class _Sums:
 
 def _weighted(xp: Any, dY: Any, X: Any, weight: Any) -> tuple[Any, Any]:
     """The two factors of dW, the smaller one multiplied by the samples' weights."""
-
-    def scaled(array: Any) -> Any:
-        return array * xp.reshape(weight, (array.shape[0],) + (1,) * (array.ndim - 1))
-
-    if prod(dY.shape) <= prod(X.shape):
-        return scaled(dY), X
-    return dY, scaled(X)
+    weight = xp.reshape(weight, (-1,) + (1,) * (X.ndim - 1))
+    return (dY * weight, X) if prod(dY.shape) <= prod(X.shape) else (dY, X * weight)
 
 
 def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:
     return xp.zeros(tuple(shape), dtype=like.dtype, device=device(like))
 
 
-_CONV = Operation("conv", _compute_conv, ("X", "W", "B"))
-_CONV_TRANSPOSE = Operation("conv_transpose", _compute_conv_transpose, ("X", "W", "B"))
-_CONV_GRAD = Operation("conv_grad", _compute_conv_grad, _GIVEN, _NAMES)
-_CONV_TRANSPOSE_GRAD = Operation("conv_transpose_grad", _compute_conv_transpose_grad, _GIVEN, _NAMES)
+_CONV = Operation("conv", _compute_conv, _FORWARD)
+_CONV_TRANSPOSE = Operation("conv_transpose", _compute_conv_transpose, _FORWARD)
+_CONV_GRAD = Operation("conv_grad", _compute_conv_grad, _GRADIENT, _FORWARD)
+_CONV_TRANSPOSE_GRAD = Operation("conv_transpose_grad", _compute_conv_transpose_grad, _GRADIENT, _FORWARD)

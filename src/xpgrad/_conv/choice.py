@@ -1,18 +1,18 @@
 """The choice of the method that computes a convolution: by name, or by the cost rule.
 
-For each of the three sums of a call, the rule takes the first of these. C and O are counted within a group.
+For each of the three sums of a call, the rule takes the first method that fits. C and O count one group.
 
-1. a kernel of one element, at stride 1 and without padding, where loops are not compiled: ``pointwise``;
-2. ``fft``, where it is possible and its operations cost less than the direct sum;
-3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
-4. ``winograd``, where it is possible and costs less than the direct sum;
-5. where loops are compiled: ``taps``, or ``patches`` or ``pointwise`` if that costs less. That is where
-   channels are many: ``taps`` wastes parts of tiles, where rows are short, and packs weights slowly, but
-   copies no patches; ``pointwise`` copies nothing, but wastes the rest of a vector behind each image;
-6. at least 8 input channels, enough for a product at each tap: ``shifted``;
+1. ``pointwise`` for a kernel of one element, at stride 1 and without padding, unless loops are compiled;
+2. ``fft`` if it is possible and costs less than the direct sum;
+3. ``taps`` for few channels: C * O at most 64 with compiled loops, else at most 4;
+4. ``winograd`` if it is possible and costs less than the direct sum;
+5. with compiled loops the cheapest of ``taps``, ``patches`` and ``pointwise``. ``taps`` copies no patches,
+   but packs weights slowly and wastes parts of tiles if rows are short; ``pointwise`` copies nothing, but
+   wastes the rest of a vector behind each image;
+6. ``shifted`` from 8 input channels on, enough for a product at each tap;
 7. else ``patches``.
 
-Costs are counted in multiplications of the products of ``shifted``, with measured weights.
+The unit of cost is a multiplication in the products of ``shifted``; all weights are measured.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
 """
 
@@ -40,14 +40,14 @@ METHODS: dict[str, Method] = {
 
 
 class _FourierCosts(NamedTuple):
-    """Costs of an operation of a Fourier transform, and of a complex multiplication of spectra."""
+    """Fourier's costs: an operation of a transform, a complex multiplication of spectra."""
 
     transform: float
     product: float
 
 
 class _PatchCosts(NamedTuple):
-    """Of patches: a multiplication, a weight, an element of the patches."""
+    """Costs of patches: a multiplication, a weight, an element of the patches."""
 
     product: float
     weight: float
@@ -55,7 +55,7 @@ class _PatchCosts(NamedTuple):
 
 
 class _WinogradCosts(NamedTuple):
-    """Winograd's costs: a multiplication, elements of a window's and a kernel's transform, all passes."""
+    """Winograd's costs: a multiplication, an element of a window, an element of a kernel, all passes."""
 
     product: float
     window: float
@@ -63,18 +63,17 @@ class _WinogradCosts(NamedTuple):
     passes: float
 
 
-# Fitted to the methods' times, one thread of an AMD EPYC (Zen 4): where loops are compiled on 100 geometries,
-# elsewhere on 102.
-# Where loops are compiled the methods beside Fourier's are faster.
+# Fitted to times of one thread of an AMD EPYC (Zen 4): 100 geometries with compiled loops, 102 without.
+# With compiled loops all methods except Fourier's are faster.
 _COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
 _COMPILED_WINOGRAD = _WinogradCosts(0.49, 16.0, 12.0, 2e5)
 _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
-# The cost of a multiplication in a sum over taps: with few channels, and compiled with more.
+# A multiplication in a sum over taps: with few channels, and in compiled tiles.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
-# That of packing a weight for tiles, and of its place in a sum of gradients; and of all passes.
+# Packing a weight for tiles and adding up its gradient; all passes.
 _WEIGHT_IN_TILES, _PASSES_OF_TILES = 28.0, 1e6
 _COMPILED_PATCHES = _PatchCosts(0.46, 5.0, 7.5)
-# Of a multiplication of a product for each image, whose last vector has that many elements or fewer.
+# A multiplication in a product for each image; the elements of a vector.
 _POINTWISE, _VECTOR = 0.43, 16
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
@@ -95,7 +94,7 @@ def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -
 def preferred(engine: Engine, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
     if not geometry.static:
-        return "shifted"  # a compiler traces only shapes, with symbols that have no cost
+        return "shifted"  # a compiler traces shapes with symbols, for which no cost is known
     return _preferred(engine.compiles(), engine.can_transform(), geometry)
 
 

@@ -7,9 +7,8 @@ With the padded input :math:`\tilde X` and a transform at least as long as it, n
     \hat Y = \hat{\tilde X}\,\overline{\hat W} \qquad \hat{d\tilde X} = \hat{dY}\,\hat W \qquad
     \hat{dW} = \hat{\tilde X}\,\overline{\hat{dY}}
 
-at every frequency; the products are matrix products over channels, or samples. The cost hardly depends on the
-kernel's size. Weights are transformed in blocks of channels, so their spectra are never all in memory at
-once.
+at every frequency; the products are matrix products over channels or samples. The cost hardly depends on the
+kernel's size. Weights are transformed in blocks of channels: all spectra together would need much memory.
 
 Source: M. Mathieu, M. Henaff, Y. LeCun, "Fast Training of Convolutional Networks through FFTs" (2014),
 arXiv:1312.5851.
@@ -80,23 +79,20 @@ class Fourier(Method):
         """See `Method`."""
         xp, g, spectra = engine.xp, geometry, Spectra(engine, geometry)
         x = spectra.of_images(spectra.padded(X))
-        made, channels_in = g.outputs // g.group, g.channels // g.group
 
         def block(part: slice, target: Any) -> Any:
-            groups = slice(0, 1) if g.group == 1 else slice(part.start // made, part.stop // made)
-            count = part.stop - part.start
+            groups = spectra.groups_of(part)
             dy = spectra.of_images(dY[:, part, ...], groups.stop - groups.start)
-            dw = xp.matmul(
-                xp.conj(xp.matrix_transpose(dy)), x[:, groups, ...]
-            )  # (F, groups, O / group, C / group)
-            dw = xp.reshape(xp.permute_dims(dw, (1, 2, 3, 0)), (count, channels_in, *spectra.shape))
-            return spectra.inverse(dw, g.kernel)
+            # (F, groups, O / group, C / group)
+            dw = xp.matmul(xp.conj(xp.matrix_transpose(dy)), x[:, groups, ...])
+            dw = xp.permute_dims(dw, (1, 2, 3, 0))
+            return spectra.inverse(xp.reshape(dw, (-1, g.weight_shape[1], *spectra.shape)), g.kernel)
 
         return engine.assemble(block, spectra.parts(g.outputs, g.channels), shape=g.weight_shape, like=X)
 
 
 class Spectra:
-    """Transforms of the arrays of one geometry, frequencies first as batches of matrices."""
+    """Transforms of the arrays of one geometry: batches of matrices, one for each of F frequencies."""
 
     def __init__(self, engine: Engine, geometry: ConvGeometry) -> None:
         self._engine, self._geometry = engine, geometry
@@ -104,11 +100,16 @@ class Spectra:
         self.shape = spectrum_shape(geometry)
 
     def parts(self, count: int, others: int) -> list[slice]:
-        """Slices of one side's channels; a slice's weight spectra are made together. Groups stay whole."""
+        """Slices of one side's channels, of whole groups; a slice's weights are transformed together."""
         g = self._geometry
         each = count // g.group if g.group > 1 else 1
         size = 2 * prod(self.shape) * others // g.group * each
         return [slice(s.start * each, s.stop * each) for s in self._engine.blocks(count // each, size)]
+
+    def groups_of(self, part: slice) -> slice:
+        """The groups of some outputs; a part of a single group counts as this group."""
+        made = self._geometry.outputs // self._geometry.group
+        return slice(0, 1) if self._geometry.group == 1 else slice(part.start // made, part.stop // made)
 
     def padded(self, X: Any) -> Any:
         """X with the geometry's padding."""
@@ -116,19 +117,14 @@ class Spectra:
 
     def of_images(self, images: Any, groups: int | None = None) -> Any:
         """Spectra of (n, channels, *size) as (F, group, n, channels / group)."""
-        n, channels = images.shape[:2]
+        xp, (n, channels) = self._engine.xp, images.shape[:2]
         groups = self._geometry.group if groups is None else groups
-        made = self._engine.xp.reshape(
-            self._forward(images), (n, groups, channels // groups, prod(self.shape))
-        )
-        return self._engine.xp.permute_dims(made, (3, 1, 0, 2))
+        spectra = xp.reshape(self._forward(images), (n, groups, channels // groups, prod(self.shape)))
+        return xp.permute_dims(spectra, (3, 1, 0, 2))
 
     def of_weights(self, W: Any, part: slice) -> tuple[slice, Any]:
         """The groups of some outputs, and their weights' spectra, (F, groups, O / group, C / group)."""
-        xp, g = self._engine.xp, self._geometry
-        made = g.outputs // g.group
-        groups = slice(0, 1) if g.group == 1 else slice(part.start // made, part.stop // made)
-        spectra = self._forward(W[part, ...])
+        xp, groups, spectra = self._engine.xp, self.groups_of(part), self._forward(W[part, ...])
         count = groups.stop - groups.start
         spectra = xp.reshape(spectra, (count, spectra.shape[0] // count, W.shape[1], prod(self.shape)))
         return groups, xp.permute_dims(spectra, (3, 0, 1, 2))
@@ -160,14 +156,14 @@ class Spectra:
 
 
 def spectrum_shape(geometry: ConvGeometry) -> Sizes:
-    """The number of frequencies in each dimension; for real numbers half suffice in the last one."""
+    """The number of frequencies in each dimension; of real numbers the last dimension needs only half."""
     *others, last = (_fast_length(e) for e in geometry.extent)
     return (*others, last // 2 + 1)
 
 
 @functools.cache
 def _fast_length(least: int) -> int:
-    """The smallest even number, at least as large, without prime factors above 5."""
+    """The smallest even number from `least` on without prime factors above 5."""
     odd = [1]
     for factor in (3, 5):
         for number in odd:  # the list grows during the loop

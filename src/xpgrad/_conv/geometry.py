@@ -1,7 +1,7 @@
 """The geometry of a convolution: made once from shapes and attributes, and used by all computations.
 
-A transposed convolution is the input gradient of a convolution and has the same geometry: its output is the
-convolution's input. So forwards and gradients of both operators cannot disagree.
+A transposed convolution is the input gradient of a convolution. Both have the same geometry, so their
+forwards and gradients cannot disagree: the output of one is the input of the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from xpgrad._operators.arguments import as_integer, check_choice, explained, is_list
 from xpgrad.engine.process.remembered import Remembered
 
-_MOST = 2**31 - 1  # limit of a stride, a pad and so on: sums of products of a few of them fit into 64 bits
+_MOST = 2**31 - 1  # limit of an attribute: sums of products of a few attributes fit into 64 bits
 _MOST_ELEMENTS = 2**48  # limit of an array with its padding: a thousand times the memory of a machine
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -28,9 +28,8 @@ Sizes = tuple[int, ...]
 class ConvGeometry:
     """Which input element and weight contribute to which output element.
 
-    In every spatial dimension tap
-    ``k`` of output ``o`` multiplies the input's element ``o * stride + k * dilation - begin``; elements
-    outside the input are zero.
+    In every spatial dimension tap ``k`` of output ``o`` multiplies the input's element
+    ``o * stride + k * dilation - begin``; elements outside the input are zero.
 
     Parameters
     ----------
@@ -83,7 +82,7 @@ class ConvGeometry:
 
     @cached_property
     def end(self) -> Sizes:
-        """Padding after the last element; negative if the last elements contribute to no output."""
+        """Padding behind the last element; negative if the last elements contribute to no output."""
         return tuple(e - b - s for e, b, s in zip(self.extent, self.begin, self.size, strict=True))
 
     @cached_property
@@ -107,7 +106,7 @@ class ConvGeometry:
         return not (self.batch and self.channels and self.outputs)
 
     def adjoint(self) -> ConvGeometry:
-        """At stride 1, the geometry of dX: dY is the input; weights are flipped and transposed."""
+        """The geometry of dX at stride 1: dY is the input; weights are flipped and transposed."""
         reach = zip(self.kernel, self.dilations, self.begin, strict=True)
         return replace(
             self,
@@ -119,7 +118,7 @@ class ConvGeometry:
         )
 
     def per_sample(self) -> ConvGeometry:
-        """The geometry with separate weights for each sample: samples are groups of one image."""
+        """The geometry with separate weights for each sample: the samples are groups of one image."""
         n = max(self.batch, 1)
         return replace(
             self, batch=1, group=n * self.group, channels=n * self.channels, outputs=n * self.outputs
@@ -147,12 +146,12 @@ def known_geometry(
     return found
 
 
-# No `lru_cache`: messages show attributes as the caller wrote them, and keys have tuples in place of lists.
+# No `lru_cache`: keys have tuples instead of lists, but messages show attributes as the caller wrote them.
 _known: Remembered[ConvGeometry] = Remembered()
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether equal values mean the same. True equals 1, and a compiler's symbol equals any number."""
+    """Whether equal values mean the same: True equals 1, and a compiler's symbol equals any number."""
     if type(value) is tuple:
         return all(type(number) is int for number in value)
     return value is None or type(value) in (int, str)
@@ -160,7 +159,7 @@ def _is_plain(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _ConvAttributes:
-    """The attributes that both operators share, one number per dimension."""
+    """The attributes of both operators, with a number for each dimension."""
 
     strides: Sizes
     dilations: Sizes
@@ -176,16 +175,9 @@ class _ConvAttributes:
 
 @explained
 def conv_geometry(
-    operator: str,
-    X: Sequence[int],
-    W: Sequence[int],
-    *,
-    strides: Any,
-    pads: Any,
-    dilations: Any,
-    group: Any,
-    auto_pad: str,
-) -> ConvGeometry:
+    operator: str, X: Sequence[int], W: Sequence[int], *,
+    strides: Any, pads: Any, dilations: Any, group: Any, auto_pad: str,
+) -> ConvGeometry:  # fmt: skip
     """The geometry of `conv` from the shapes of X (N, C, *size) and W (O, C / group, *kernel)."""
     X, W = _check_shapes(operator, X, W, "O, C/group")
     at = _attributes(operator, len(X) - 2, strides, pads, dilations, group, auto_pad)
@@ -215,30 +207,21 @@ def conv_geometry(
             (s + b + e - r) // stride + 1
             for s, b, e, r, stride in zip(size, begin, at.end, reach, at.strides, strict=True)
         )
-    return _of_possible_size(
-        operator,
-        ConvGeometry(X[0], X[1], W[0], at.group, size, kernel, output_size, at.strides, at.dilations, begin),
-    )
+    N, C = X[:2]
+    geometry = ConvGeometry(N, C, W[0], at.group, size, kernel, output_size, at.strides, at.dilations, begin)
+    return _of_possible_size(operator, geometry)
 
 
 @explained
 def conv_transpose_geometry(
-    operator: str,
-    X: Sequence[int],
-    W: Sequence[int],
-    *,
-    strides: Any,
-    pads: Any,
-    dilations: Any,
-    group: Any,
-    auto_pad: str,
-    output_padding: Any,
-    output_shape: Any,
-) -> ConvGeometry:
-    """The geometry of the convolution that has `conv_transpose` as its input gradient.
+    operator: str, X: Sequence[int], W: Sequence[int], *,
+    strides: Any, pads: Any, dilations: Any, group: Any, auto_pad: str,
+    output_padding: Any, output_shape: Any,
+) -> ConvGeometry:  # fmt: skip
+    """The geometry of the convolution whose input gradient is `conv_transpose`.
 
-    X is (N, C, *size), W is (C, O / group, *kernel). In the result X's channels are `outputs`, its size is
-    `output_size`; the operator's output is (batch, channels, *size).
+    X is (N, C, *size), W is (C, O / group, *kernel). In the geometry X's channels are the `outputs`, and X's
+    size is the `output_size`; the operator's output is (batch, channels, *size).
     """
     X, W = _check_shapes(operator, X, W, "C, O/group")
     n = len(X) - 2
@@ -281,12 +264,11 @@ def conv_transpose_geometry(
     begin = at.begin
     if output_shape is not None or at.same:
         begin = _before((f - s for f, s in zip(full, size, strict=True)), at.auto_pad)
-    return _of_possible_size(
-        operator,
-        ConvGeometry(
-            X[0], W[1] * at.group, X[1], at.group, size, W[2:], X[2:], at.strides, at.dilations, begin
-        ),
+    channels = W[1] * at.group
+    geometry = ConvGeometry(
+        X[0], channels, X[1], at.group, size, W[2:], X[2:], at.strides, at.dilations, begin
     )
+    return _of_possible_size(operator, geometry)
 
 
 def _of_possible_size(operator: str, geometry: ConvGeometry) -> ConvGeometry:
@@ -346,14 +328,14 @@ def _reach(kernel: Sizes, at: _ConvAttributes) -> Sizes:
 
 
 def _before(totals: Iterable[int], auto_pad: str) -> Sizes:
-    """The part of padding that is in front; with an odd total SAME_UPPER puts the extra one behind."""
+    """The part of the padding in front; SAME_UPPER puts the odd zero behind."""
     extra = 0 if auto_pad == "SAME_UPPER" else 1
     return tuple((max(total, 0) + extra) // 2 for total in totals)
 
 
 def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:
     if is_list(pads) and len(pads) == 2 * n:
-        both = tuple(_whole(operator, "pads", pad, least=0) for pad in pads)
+        both = _sizes(operator, "pads", pads, 2 * n, least=0)
         return both[:n], both[n:]
     if is_list(pads) and len(pads) != n:
         raise ValueError(
@@ -365,7 +347,7 @@ def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:
 
 
 def _sizes(operator: str, name: str, value: Any, n: int, *, least: int, scalar: bool = True) -> Sizes:
-    """One integer for each of n dimensions, from n integers or, if allowed, from a single one."""
+    """An integer for each of n dimensions, from n integers or, if allowed, from a single integer."""
     if is_list(value):
         if len(value) != n:
             raise ValueError(

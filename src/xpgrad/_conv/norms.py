@@ -1,7 +1,7 @@
-"""Norms of each sample's weight gradient from pairs of positions, if these are few: see `per_sample`.
+"""Norms of each sample's weight gradient from pairs of positions, if positions are few; see `per_sample`.
 
-The weight gradient of a convolution is a sum over positions of outer products: the cotangents of all channels
-at a position times the input patch of that position.
+The weight gradient of a convolution is a sum of outer products over positions: the cotangents of a position
+times its input patch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def elements_of_patches(g: ConvGeometry) -> int:
 
 
 def square_norms_by_patches(engine: Engine, g: ConvGeometry, dY: Any, X: Any) -> Any:
-    """The squares of the norms of each sample's dW, (n,), for dY (n, O, *output_size) and X (n, C, *size)."""
+    """The squared norms of each sample's dW, (n,), for dY (n, O, *output_size) and X (n, C, *size)."""
     xp, n, positions = engine.xp, X.shape[0], prod(g.output_size)
     d = xp.reshape(dY, (n * g.group, g.outputs // g.group, positions))
     x = xp.reshape(_patches(engine, g, X), (n * g.group, prod(g.weight_shape[1:]), positions))
@@ -37,9 +37,8 @@ def _patches(engine: Engine, g: ConvGeometry, X: Any) -> Any:
     """The input patches of all outputs, (n, C, taps, *output_size)."""
     X = engine.pad(X, g.begin, g.end)
 
-    def seen(tap: tuple[int, ...]) -> Any:
+    def of_tap(tap: tuple[int, ...]) -> Any:
         places = zip(tap, g.dilations, g.output_size, g.strides, strict=True)
-        cuts = [slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in places]
-        return X[(slice(None), slice(None), *cuts)]
+        return X[(..., *(slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in places))]
 
-    return engine.xp.stack([seen(tap) for tap in g.taps], axis=2)
+    return engine.xp.stack([of_tap(tap) for tap in g.taps], axis=2)
