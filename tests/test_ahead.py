@@ -104,8 +104,8 @@ def loops(monkeypatch):
     """The rows that loops ask for, loop by loop: which, and whether they are the next step's."""
     seen = []
 
-    def noting(texts, matrices):
-        asked = find(texts, matrices)
+    def noting(*arguments):
+        asked = find(*arguments)
         seen.append([(one.at, one.coming) for one in asked])
         return asked
 

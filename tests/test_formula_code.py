@@ -35,7 +35,7 @@ def _selecting(xp, x, *, a):
 
 
 def _described(function, **constants):
-    return ScalarFormula.of(Formula(function, constants or {"a": 1.0})).description
+    return ScalarFormula(*Formula(function, constants or {"a": 1.0}).key).description
 
 
 def test_whatever_a_formula_reads_is_in_its_description(monkeypatch):

@@ -145,8 +145,8 @@ def test_a_result_in_an_operands_place_is_the_same_vector():
     inputs = [Operand(x, 3, order=(2, 0)), Operand(x, 3, order=(1,)), Operand(x, at="before"), Operand(None)]
     stage = Elementwise(Formula(_swapped), inputs, [Operand(x, 3, order=(0,)), Operand(y), Operand(None)])
     matrices = []
-    _, *texts, outputs, _ = time_loops._text_of(stage, matrices, ())
-    inputs = [[vector and time_loops.OperandPlace(*vector) for vector in blocks] for blocks in texts[0]]
+    (made,) = time_loops._made([stage], None, matrices)
+    inputs, outputs = made.inputs, made.outputs
     assert [id(matrix) for matrix in matrices] == [id(x), id(x), id(y)]
     assert [[vector and vector.block for vector in blocks] for blocks in inputs] == [
         [2, 0],

@@ -10,7 +10,7 @@ pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is co
 
 from compiled_calls import compiled, written
 from xpgrad.engine.compiled import native
-from xpgrad.engine.compiled.native import elements, fields, inside, numbers, words
+from xpgrad.engine.compiled.native import elements, fields, inside, words
 from xpgrad.engine.compiled.translate import TranslationError
 
 INTEGERS = [-9, -7, -2, -1, 0, 1, 2, 3, 8, 1 << 40]
@@ -186,7 +186,7 @@ def test_nothing_is_read_that_a_condition_excludes():
 
 def test_memory():
     def moved(source, target):
-        table, to = numbers(source, 3, 4), words(target, 12)
+        table, to = words(source, 3, 4), words(target, 12)
         to[:] = -1
         part = table[1:3]
         for row in range(len(part)):

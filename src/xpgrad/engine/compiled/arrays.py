@@ -56,7 +56,7 @@ def compiled_elements(
     target = "y" if same_as is None else names[same_as]
     if same_as is None:
         arrays.append(LoopArray("y", "each"))
-    scalars, numbers = ScalarFormula.of(formula), formula.parameters
+    scalars, numbers = ScalarFormula(*formula.key), formula.parameters
     passes = [f"Pass(formulas[0], {[*names, *numbers]}, [('result', 'each')])"]
     return _functions(_label(formula), [scalars], arrays, passes, numbers, target, (), dtype)
 
@@ -85,7 +85,7 @@ def compiled_rows(
     for number, step in enumerate(formula.steps):
         numbers = tuple(name for name in step.constants if name in formula.parameters)
         constants = {name: formula.constants[name] for name in step.constants if name not in numbers}
-        scalars.append(ScalarFormula.of(Formula(step.function, constants, numbers)))
+        scalars.append(ScalarFormula(*Formula(step.function, constants, numbers).key))
         taken = [None if operand in absent else operand for operand in step.operands]
         passes.append(f"Pass(formulas[{number}], {[*taken, *numbers]}, {[*step.results.items()]})")
     name = formula.steps[-1].function.__name__

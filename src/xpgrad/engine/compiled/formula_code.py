@@ -1,12 +1,11 @@
-"""What compiled code is made of: formulas as they are, and texts that call them.
+"""The parts of compiled code: formulas, and generated texts that call them.
 
-A formula is a Python function, which the translator calls once on the numbers of `tracing`. A generated text
-names it and describes it: the text is the key of the cache, so a changed formula needs another text.
+A formula is a Python function, which is called once on the numbers of `tracing`. A generated text names and
+describes it: the text is the key of the cache, so a changed formula needs another text.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -14,31 +13,25 @@ from typing import Any, NamedTuple
 
 from xpgrad.engine.compiled.cache import Loaded, load
 from xpgrad.engine.compiled.folder import versions
-from xpgrad.engine.formulas.formula import Formula, constant_of
+from xpgrad.engine.formulas.formula import constant_of
 from xpgrad.engine.process.remembered import remembered
 
 
 class ScalarFormula(NamedTuple):
-    """A formula for compiled code: its function, its constants as in `Formula.key`, the names of numbers."""
+    """A formula for compiled code: a `Formula.key` with the names of its parts."""
 
     function: Callable[..., tuple]
     constants: tuple[tuple[str, Any], ...]
     parameters: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, formula: Formula) -> ScalarFormula:
-        """The same as a `Formula`."""
-        function, constants = formula.key
-        return cls(function, constants, formula.parameters)
-
     @property
     def description(self) -> str:
-        """A line that is the same for the same formula only."""
+        """A line that only equal formulas share."""
         constants = [f"{name}={_constant(value)}" for name, value in self.constants]
         return " ".join([_constant(self.function), *constants, *self.parameters])
 
     def on_scalars(self, dtype: str) -> Callable[..., tuple]:
-        """The formula of traced numbers of a dtype."""
+        """The formula on traced numbers of a dtype."""
         from xpgrad.engine.compiled.tracing import Scalars
 
         xp, settings = Scalars(dtype), {name: constant_of(key) for name, key in self.constants}
@@ -52,15 +45,11 @@ class ScalarFormula(NamedTuple):
 
 
 def load_with(name: str, text: str, formulas: Sequence[ScalarFormula], dtype: str) -> Loaded:
-    """Load a text in which `formulas` are these on traced numbers, and `real` is the dtype."""
+    """Load a text in which `formulas` are these formulas on traced numbers, and `real` is the dtype."""
     lines = [f"# {formula.description}" for formula in formulas]
     head = [f"# for {dtype}; generated, {versions()}", *lines, "import numpy as np", f"real = np.{dtype}"]
-    scalars = functools.partial(_on_scalars, formulas, dtype)
-    return load(name, "\n".join([*head, text]) + "\n", scalars)
-
-
-def _on_scalars(formulas: Sequence[ScalarFormula], dtype: str) -> dict[str, Any]:
-    return {"formulas": [formula.on_scalars(dtype) for formula in formulas]}
+    text = "\n".join([*head, text]) + "\n"
+    return load(name, text, lambda: {"formulas": [formula.on_scalars(dtype) for formula in formulas]})
 
 
 @remembered
@@ -75,17 +64,17 @@ def c_function(
 ) -> int:
     """The address of a C function without a result that makes one call.
 
-    `module` is where the called function is, below `xpgrad.engine`; `arguments` are as in C, with pointers as
-    integers of 64 bits: ``"int64 data, int64 part"``. In the call ``fields(data)`` are the integers at an
-    address, and ``np`` is NumPy. A function that has variants is `made` by another one of the module, perhaps
-    of `formulas` of the dtype; the call calls it ``made``. `label` is a name for the generated file.
+    The call uses the names of `module`, below `xpgrad.engine`. ``fields(data)`` are the integers at an
+    address, and ``np`` is NumPy. `arguments` are as in C, with pointers as integers of 64 bits:
+    ``"int64 data, int64 part"``. If a function has variants, the expression `made` makes one, perhaps from
+    `formulas` of the dtype, and the call calls it ``made``. `label` is a name for the generated file.
     """
     kinds, names = zip(*(argument.split() for argument in arguments.split(", ")), strict=True)
     text = f"""# {call}
 
+from xpgrad.engine.{module} import *
 from xpgrad.engine.compiled.cache import cfunc
 from xpgrad.engine.compiled.native import fields
-from xpgrad.engine.{module} import {(made or call).partition("(")[0]}
 
 {made and f"made = {made}"}
 
@@ -97,7 +86,7 @@ def run({", ".join(names)}):
     return load_with(label, text, formulas, dtype).run.address
 
 
-# --- what a function does, as text
+# --- the behaviour of a function, as text
 
 
 def _constant(value: Any) -> str:
@@ -109,7 +98,7 @@ def _constant(value: Any) -> str:
 
 @remembered
 def _digest(function: Callable[..., Any]) -> str:
-    """A hash of a function and of all that it calls and reads by name."""
+    """A hash of a function and of everything that it calls and reads by name."""
     parts = [part for found in _reached(function) for part in _parts_of(found)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
 
@@ -127,7 +116,7 @@ def _reached(function: Any) -> Iterator[FunctionType]:
 
 
 def _read_by(function: FunctionType) -> list[tuple[str, Any]]:
-    """What a function reads from outside: names of its module, and of functions around it."""
+    """The outer names that a function reads, and their values: its module's, and its enclosing functions'."""
     names = dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names)
     read = [(name, function.__globals__[name]) for name in names if name in function.__globals__]
     modules = [
@@ -139,7 +128,7 @@ def _read_by(function: FunctionType) -> list[tuple[str, Any]]:
 
 
 def _is_ours(module: ModuleType, function: FunctionType) -> bool:
-    """Whether a module belongs to the function's package: others are what their versions say."""
+    """Whether a module belongs to the function's package; of other packages the version decides."""
     package, _, _ = function.__module__.partition(".")
     return module.__name__.partition(".")[0] == package
 
@@ -155,7 +144,7 @@ def _parts_of(function: FunctionType) -> Iterator[str]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function, and of functions and comprehensions within it."""
+    """The code of a function, and of the functions and comprehensions within it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -163,7 +152,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _described(value: Any) -> str:
-    """A value that decides what a function does; functions and modules by name."""
+    """A value that a function reads; functions and modules by name."""
     if isinstance(value, (set, frozenset)):  # in an order that does not change from process to process
         return f"{{{', '.join(sorted(map(_described, value)))}}}"
     if isinstance(value, (tuple, list)):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from llvmlite import ir
 
@@ -14,23 +13,20 @@ SYSTEM = "xpgrad_system_calls"
 
 
 def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
-    """Memory on the stack for one value, or an array, of the function that is being written.
-
-    LLVM makes registers of values.
-    """
+    """Memory on the stack for one value, which LLVM makes a register, or for an array."""
     with builder.goto_entry_block():
         return builder.alloca(kind)
 
 
 def variable_with(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """A variable that holds a value from here on."""
+    """A variable that begins with this value."""
     place = variable(builder, value.type)
     builder.store(value, place)
     return place
 
 
 def advise(branch: ir.Instruction, name: str, *values: ir.Value) -> None:
-    """Tell LLVM how to make the loop that the branch goes back to: one of its options by name."""
+    """Set one of LLVM's options, by its name, for the loop that the branch goes back to."""
     module = branch.function.module
     option = module.add_metadata([f"llvm.loop.{name}", *values])
     options = module.add_metadata([module.get_unique_name("loop"), option])
@@ -46,10 +42,7 @@ def loop(
     step: ir.Value | None = None,
     advice: str = "",
 ) -> Iterator[ir.Value]:
-    """A loop over the numbers from `start`, or 0, up to `stop`; the body is written within the context.
-
-    For `advice` see `advise`.
-    """
+    """A loop from `start`, or 0, up to `stop`, with its body in the context; for `advice` see `advise`."""
     head, body, end = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "end"))
     before = builder.block
     builder.branch(head)
@@ -68,17 +61,10 @@ def loop(
 
 
 def declared(module: ir.Module, kind: ir.FunctionType, name: str) -> ir.Function:
-    """The function of that name of another module, or of LLVM's own."""
+    """The function of that name in another module, or in LLVM."""
     return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 def words_by_name(module: ir.Module, name: str) -> ir.Value:
-    """Where the integers stand that `machine_code.name_memory` gave this name."""
+    """The integers that `machine_code.name_memory` gave this name."""
     return module.globals.get(name) or ir.GlobalVariable(module, INT64, name)
-
-
-def function_at(
-    builder: ir.IRBuilder, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Type]
-) -> Any:
-    """The C function at an address, to be called."""
-    return builder.inttoptr(address, ir.FunctionType(result, arguments).as_pointer())

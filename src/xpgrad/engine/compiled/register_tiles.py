@@ -200,16 +200,16 @@ def matrix_tile(
                 multiply(builder.add(first, k))
         code.add_to_sums(sums, c, c_line, mask, code.equal(add, ADD))
         if not streams:
-            code.store_masked(sums, c, c_line, mask)
+            code.store(sums, c, c_line, mask)
             return
         whole = code.equal(columns, panels * vectors * lanes)
         with builder.if_else(builder.and_(code.equal(add, STREAM), whole)) as (past, into):
             with past:
                 code.stream(sums, c, c_line)
             with into:
-                code.store_masked(sums, c, c_line, mask)
+                code.store(sums, c, c_line, mask)
 
-    return vector_function(dtype, lanes, generate, 10 + 2 * asks)
+    return vector_function(dtype, lanes, generate)
 
 
 @functools.cache
@@ -235,7 +235,7 @@ def copy_tile(dtype: str, lanes: int, vectors: int) -> Any:
             for v, vector in enumerate(loaded):
                 code.store_first(vector, code.at(to, v * lanes), None)
 
-    return vector_function(dtype, lanes, generate, 5)
+    return vector_function(dtype, lanes, generate)
 
 
 @functools.cache
@@ -257,7 +257,7 @@ def strip_tile(dtype: str, rows: int, strips: int) -> Any:
             for n, strip in enumerate(loaded):
                 code.store_first(strip, code.at(to, code.times(apart, n)), None)
 
-    return vector_function(dtype, rows, generate, 5)
+    return vector_function(dtype, rows, generate)
 
 
 @functools.cache
@@ -279,4 +279,4 @@ def turn_tile(dtype: str, lanes: int) -> Any:
             vectors = [half for pair in pairs for half in code.alternating(*pair)]
         code.store([[code.variable(vector)] for vector in vectors], target, line)
 
-    return vector_function(dtype, lanes, generate, 4)
+    return vector_function(dtype, lanes, generate)

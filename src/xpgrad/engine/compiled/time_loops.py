@@ -1,10 +1,6 @@
-"""Time loops, compiled: a step is one stage after the other, products and formulas.
+"""Time loops, compiled: a step is a sequence of stages, products and formulas.
 
-`native_rows.time_loop` writes a loop. It reads of each stage a tuple: ``("product", at, begin, asked)``, the
-step's rows, at which of the loop's integers the matrices begin, and which rows it asks for ahead, or
-``("formula", inputs, outputs, cut)``. Of a formula's operands and results these are the vectors, one for each
-block; None stands for absent ones. `cut` has for each of the inputs' vectors the mark of rows that find zeros
-in its place; 0 for none.
+`native_rows.time_loop` writes a loop from a ProductStage or a FormulaStage for each stage.
 """
 
 from __future__ import annotations
@@ -20,15 +16,15 @@ from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 if TYPE_CHECKING:
     from xpgrad.engine.compiled.machine import Resets
 
-_HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matrices, and of each
+_HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers before the matrices, and of each matrix
 
 
 class OperandPlace(NamedTuple):
-    """Where one of a formula's operands or results is.
+    """One block of columns of a formula's operand or result.
 
-    Its matrix, a Rows, stands at number `matrix` of the loop's integers. `at` says which rows of the step:
-    "first", "now", "before", "local", or "every" for the only row. The columns are divided into equal blocks,
-    of which it is one. With `of_row` there is one number for each row: as a result, the mean over it.
+    Its matrix, a Rows, begins at number `matrix` of the loop's integers. `at` selects the rows of a step:
+    "first", "now", "before", "local", or "every" for the only row. The columns are divided into `blocks`
+    equal blocks. With `of_row` the matrix has one number for each row: as a result, the mean over the row.
     """
 
     matrix: int
@@ -39,11 +35,33 @@ class OperandPlace(NamedTuple):
 
 
 class PrefetchRows(NamedTuple):
-    """Rows of a formula that a product asks for while it runs: which matrix, which rows, of which step."""
+    """Rows of a formula that a product prefetches: the rows `at` of this step, or of the `coming` step."""
 
     matrix: int
     at: str
-    coming: bool  # the next step's
+    coming: bool
+
+
+class ProductStage(NamedTuple):
+    """A product of the step's rows `at`; its three matrices begin at number `begin` of the integers."""
+
+    at: str
+    begin: int
+    asked: tuple[PrefetchRows, ...] = ()
+
+
+class FormulaStage(NamedTuple):
+    """A formula: the blocks of each operand, and the blocks of all results; None stands for an absent block.
+
+    `cut` has for each block of the operands the mark of rows that read zeros instead, or 0.
+    """
+
+    inputs: tuple[tuple[OperandPlace | None, ...], ...]
+    outputs: tuple[OperandPlace | None, ...]
+    cut: tuple[int, ...]
+
+
+Stage = ProductStage | FormulaStage
 
 
 def compiled_loop(
@@ -52,98 +70,75 @@ def compiled_loop(
     by_stages: bool = False,
     resets: Resets | None = None,
 ) -> tuple[int, list[Any]]:
-    """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; its matrices.
+    """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; and its matrices.
 
-    With `by_stages` each call does one stage of one step, on one part of the columns. `data` points to a
-    LoopHead, and behind it to the record of each matrix: Panels of a weight, Rows of others. Of a product's
-    weight the matrix is what the engine's ``loop_weight`` returned.
+    With `by_stages` each call runs one stage of one step on one part of the columns. `data` points to a
+    LoopHead, which the records of the matrices follow: Panels of a weight, Rows of other matrices. For a
+    product's weight the matrix is the result of the engine's ``loop_weight``.
     """
     matrices: list[Any] = []
-    cuts = _cuts(stages, resets)
-    texts = [_text_of(stage, matrices, next(cuts)) for stage in stages]
-    first = next((number for number, (kind, *_) in enumerate(texts) if kind == "product"), None)
+    made = [*_made(stages, resets, matrices)]
+    first = next((number for number, stage in enumerate(made) if isinstance(stage, ProductStage)), None)
     if first is not None and not by_stages:
-        texts[first] = (*texts[first][:3], tuple((*one,) for one in _asked(texts, matrices)))
+        made[first] = made[first]._replace(asked=_asked(made, first, matrices))
     marks = 0 if resets is None else _HEAD + _MATRIX * len(matrices)
     matrices += [] if resets is None else [resets.marks]
-    formulas = tuple(ScalarFormula.of(one.formula) for one in stages if isinstance(one, Elementwise))
-    made = f"time_loop(formulas, {(*texts,)}, {dtype!r}, {marks}, {by_stages})"
+    formulas = tuple(ScalarFormula(*one.formula.key) for one in stages if isinstance(one, Elementwise))
+    text = f"time_loop(formulas, {(*made,)}, {dtype!r}, {marks}, {by_stages})"
     label = f"{formulas[0].function.__name__.strip('_')}_{dtype}"
     arguments, call = "int64 data, int64 part", "made(data, part)"
-    return c_function(label, "compiled.native_rows", arguments, call, made, formulas, dtype), matrices
+    return c_function(label, "compiled.native_rows", arguments, call, text, formulas, dtype), matrices
 
 
-def _asked(texts: Sequence[tuple], matrices: Sequence[Any]) -> tuple[PrefetchRows, ...]:
-    """What the first product asks for: the rows of formulas that are in no near cache.
+def _asked(stages: Sequence[Stage], product: int, matrices: Sequence[Any]) -> tuple[PrefetchRows, ...]:
+    """The rows that the first product, stage `product`, prefetches: formulas' rows that no near cache has.
 
-    Near are rows that the step before wrote, and rows that it read as those before its own.
+    Rows count as cached if the previous step wrote them, or read them as its previous state.
     """
-    product = [kind for kind, *_ in texts].index("product")
-    written = {_rows_of(vector, matrices) for text in texts for vector in _vectors(text, inputs=False)}
-    before = {_rows_of(v, matrices) for text in texts for v in _vectors(text) if v.at == "before"}
+
+    def rows_of(vector: OperandPlace) -> int:
+        """The vector's buffer: one buffer may be several of the loop's matrices."""
+        return id(matrices[(vector.matrix - _HEAD) // _MATRIX])
+
+    formulas = {number: stage for number, stage in enumerate(stages) if isinstance(stage, FormulaStage)}
+    results = {vector for stage in formulas.values() for vector in stage.outputs}
+    vectors = [
+        (number, vector, rows_of(vector))
+        for number in (*range(product, len(stages)), *range(product))
+        if number in formulas
+        for vector in (*chain(*formulas[number].inputs), *formulas[number].outputs)
+        if vector and vector.at in Span._fields and not vector.of_row
+    ]
+    written = {rows for _, vector, rows in vectors if vector in results}
+    before = {rows for _, vector, rows in vectors if vector.at == "before"}
     found: dict[tuple[int, str], PrefetchRows] = {}
-    for number in (*range(product, len(texts)), *range(product)):
-        for vector in _vectors(texts[number]):
-            rows, coming = _rows_of(vector, matrices), number < product
-            near = rows in written if vector.at == "before" else rows in before - written
-            if not near:
-                found.setdefault((rows, vector.at), PrefetchRows(vector.matrix, vector.at, coming))
+    for number, vector, rows in vectors:
+        near = rows in written if vector.at == "before" else rows in before - written
+        if not near:
+            found.setdefault((rows, vector.at), PrefetchRows(vector.matrix, vector.at, number < product))
     return tuple(found.values())
 
 
-def _vectors(text: tuple, inputs: bool = True) -> list[OperandPlace]:
-    """The vectors of a formula that other steps have elsewhere."""
-    kind, read, written, *_ = text
-    places = [] if kind == "product" else [*chain(*read), *written] if inputs else written
-    vectors = [OperandPlace(*place) for place in places if place]
-    return [vector for vector in vectors if vector.at in Span._fields and not vector.of_row]
+def _made(
+    stages: Sequence[Elementwise | Product], resets: Resets | None, matrices: list[Any]
+) -> Iterator[Stage]:
+    """The stages for `native_rows`; their matrices are appended to the loop's.
 
-
-def _rows_of(vector: OperandPlace, matrices: Sequence[Any]) -> int:
-    """Which buffer it belongs to: one buffer may be several of the loop's matrices."""
-    return id(matrices[(vector.matrix - _HEAD) // _MATRIX])
-
-
-def _cuts(stages: Sequence[Elementwise | Product], resets: Resets | None) -> Iterator[tuple[int, ...]]:
-    """For each stage the marks of its inputs' vectors, see above.
-
-    A product of what the step before left is as good as that. A buffer that is carried has the cotangents
-    from the step after until a stage writes to it.
+    An output that replaces an input must be the same vector. As two vectors they would overlap, and LLVM
+    would not vectorize the loop.
     """
-    products: set[int] = set()
-    written: set[int] = set()
-    for stage in stages:
-        marks: list[int] = []
-        if isinstance(stage, Product):
-            written.add(id(stage.target))
-            if stage.source.at == "before":
-                products.add(id(stage.target))
-        else:
-            for one in stage.inputs:
-                mark, own = 0, id(one.rows)
-                if resets is not None and one.rows is not None:
-                    if one.at == "before" or own in products:
-                        mark = NOTHING_BEFORE
-                    elif own in resets.carried and own not in written:
-                        mark = NOTHING_AFTER
-                marks += [mark] * len(one.places)
-            written |= {id(one.rows) for one in stage.outputs}
-        yield tuple(marks)
+    products: set[int] = set()  # of previous rows, which a reset cuts off like these
+    written: set[int] = set()  # by earlier stages: a carried buffer has the next step's cotangents until then
 
+    def mark(operand: Operand) -> int:
+        own = id(operand.rows)
+        if resets is None or operand.rows is None:
+            return 0
+        if operand.at == "before" or own in products:
+            return NOTHING_BEFORE
+        return NOTHING_AFTER if own in resets.carried and own not in written else 0
 
-def _text_of(stage: Elementwise | Product, matrices: list[Any], cut: tuple[int, ...]) -> tuple[Any, ...]:
-    """A stage as a tuple; its matrices become the next ones of the loop's.
-
-    An output that replaces an input must be the same vector in the generated text. As two vectors they would
-    overlap, and the loop that LLVM made for that case is not vectorized.
-    """
-    if isinstance(stage, Product):
-        begin = _HEAD + _MATRIX * len(matrices)
-        matrices += [stage.source.rows, stage.weight, stage.target]
-        return "product", stage.source.at, begin, ()
-    places: dict[tuple[int, str], int] = {}
-
-    def vectors(operand: Operand) -> tuple[tuple | None, ...]:
+    def vectors(operand: Operand, places: dict[tuple[int, str], int]) -> tuple[OperandPlace | None, ...]:
         if operand.rows is None:
             return (None,) * len(operand.places)
         key = id(operand.rows), operand.at
@@ -151,7 +146,18 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any], cut: tuple[int, 
             places[key] = _HEAD + _MATRIX * len(matrices)
             matrices.append(operand.rows)
         of = (operand.blocks, operand.of_row)
-        return tuple((*OperandPlace(places[key], operand.at, k, *of),) for k in operand.places)
+        return tuple(OperandPlace(places[key], operand.at, k, *of) for k in operand.places)
 
-    inputs = tuple(map(vectors, stage.inputs))
-    return "formula", inputs, tuple(chain.from_iterable(map(vectors, stage.outputs))), cut
+    for stage in stages:
+        if isinstance(stage, Product):
+            yield ProductStage(stage.source.at, _HEAD + _MATRIX * len(matrices))
+            matrices += [stage.source.rows, stage.weight, stage.target]
+            written.add(id(stage.target))
+            if stage.source.at == "before":
+                products.add(id(stage.target))
+        else:
+            places: dict[tuple[int, str], int] = {}
+            inputs, outputs = ([vectors(x, places) for x in of] for of in (stage.inputs, stage.outputs))
+            cut = [mark(operand) for operand in stage.inputs for _ in operand.places]
+            yield FormulaStage((*inputs,), (*chain(*outputs),), (*cut,))
+            written |= {id(one.rows) for one in stage.outputs}

@@ -43,8 +43,8 @@ class Formula:
 
         Numbers are stored as text, so NaN equals NaN, and 0.0 differs from -0.0.
         """
-        constants = sorted(self.constants.items(), key=lambda item: item[0])
-        return (self.function, tuple((name, _key_of(value)) for name, value in constants))
+        constants = tuple((name, _key_of(value)) for name, value in sorted(self.constants.items()))
+        return self.function, constants, self.parameters
 
 
 _WORDS = {"None": None, "True": True, "False": False}

@@ -95,6 +95,6 @@ def _loop(kind: str, transform: Transform, steps: tuple[int, ...], dtype: np.dty
         "int64 data, int64 part",
         "made(fields(data), part)",
         f"{kind}(formulas[0], {sizes}, {dtype.name!r}, {tiles().lanes(dtype)})",
-        (ScalarFormula.of(formula),),
+        (ScalarFormula(*formula.key),),
         dtype.name,
     )

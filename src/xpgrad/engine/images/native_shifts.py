@@ -13,7 +13,6 @@ from xpgrad.engine.compiled.native import (
     fields,
     generated,
     inside,
-    numbers,
     release,
     scratch,
     words,
@@ -49,10 +48,10 @@ def _total(table, column):
 def _tables_of_sums(data):
     """The tables of a ShiftedSums: images' rows, parts, taps, wanted rows, and the threads' first items."""
     at = _SUMS
-    rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
-    parts = numbers(data[at.parts.address], data[at.parts.rows], 5)
-    taps = numbers(data[at.taps], _total(parts, 1), 2)
-    wanted = numbers(data[at.wanted], _total(parts, 2), 5)
+    rows = words(data[at.rows.address], data[at.rows.rows], 5)
+    parts = words(data[at.parts.address], data[at.parts.rows], 5)
+    taps = words(data[at.taps], _total(parts, 1), 2)
+    wanted = words(data[at.wanted], _total(parts, 2), 5)
     return rows, parts, taps, wanted, fields(data[at.shared.bounds])
 
 
@@ -60,9 +59,9 @@ def _tables_of_sums(data):
 def _tables_of_products(data):
     """The tables of a ShiftedProducts: the rows of both factors, taps, and the threads' first items."""
     at = _PRODUCTS
-    rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
-    a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
-    taps = numbers(data[at.taps.address], data[at.taps.rows], 2)
+    rows = words(data[at.rows.address], data[at.rows.rows], 5)
+    a_rows = words(data[at.a_rows.address], data[at.a_rows.rows], 5)
+    taps = words(data[at.taps.address], data[at.taps.rows], 2)
     return rows, a_rows, taps, fields(data[at.shared.bounds])
 
 
@@ -211,7 +210,7 @@ def _terms(real, count, add):
         with loop(builder, length) as element:
             vectors.element(added, operands, ["total"], begins, element)
 
-    return generated(write, *["int64"] * 5)
+    return generated(write)
 
 
 def _inner_products(real, count):
@@ -239,7 +238,7 @@ def _inner_products(real, count):
             place = builder.gep(table, [length.type(i)])
             builder.store((Number(emitter, builder.load(place)) + one.result()).value, place)
 
-    return generated(write, *["int64"] * 5)
+    return generated(write)
 
 
 def _in_nines(size, function_of):
@@ -558,7 +557,7 @@ def patches(dtype, lanes):
     def patches(data, part):
         at, count, columns = _PATCHES, data[_PATCHES.count], data[_PATCHES.columns]
         length = data[at.positions]
-        rows, items = numbers(data[at.rows.address], data[at.rows.rows], 5), count * data[at.channels]
+        rows, items = words(data[at.rows.address], data[at.rows.rows], 5), count * data[at.channels]
         for item in range(items * part // data[at.parts], items * (part + 1) // data[at.parts]):
             n, c = item % count, item // count
             first = data[at.patches] + size * (c * data[at.taps] * columns + n * length)
@@ -581,7 +580,7 @@ def add_patches(dtype, lanes):
     @inside()
     def add_patches(data, part):
         at, count, columns = _PATCHES, data[_PATCHES.count], data[_PATCHES.columns]
-        rows, items = numbers(data[at.rows.address], data[at.rows.rows], 5), count * data[at.channels]
+        rows, items = words(data[at.rows.address], data[at.rows.rows], 5), count * data[at.channels]
         bias = array_at(data[at.bias], real)
         for item in range(items * part // data[at.parts], items * (part + 1) // data[at.parts]):
             n, c = item % count, item // count

@@ -70,7 +70,7 @@ def _transform(function, taken, made, real, lanes):
                 index = builder.add(begin, element)
                 passed.element(function, lines[:taken], lines[:made], begins, index)
 
-    return generated(write, *["int64"] * 3)
+    return generated(write)
 
 
 def _place_windows(dtype, lanes, apart, taken):

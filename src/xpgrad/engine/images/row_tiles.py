@@ -42,7 +42,7 @@ def row_tile(dtype: str, lanes: int, from_step: int, to_step: int, adds: bool = 
 
         code.in_vectors(count, move)
 
-    return vector_function(dtype, lanes, generate, 3, reals=1)
+    return vector_function(dtype, lanes, generate)
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def split_tile(dtype: str, lanes: int, step: int, taken: int, whole: bool) -> An
             row = code.picked(vectors, [divmod(t * step + j, lanes) for t in range(lanes)])
             code.store([[code.variable(row)]], code.at(target, code.times(line, j)), line)
 
-    return vector_function(dtype, lanes, generate, 5)
+    return vector_function(dtype, lanes, generate)
 
 
 @functools.cache
@@ -94,4 +94,4 @@ def weave_tile(dtype: str, lanes: int, step: int, whole: bool) -> Any:
             rest = None if whole else code.builder.sub(count, INT64(q * lanes))
             code.store_first(row, code.at(target, q * lanes), rest)
 
-    return vector_function(dtype, lanes, generate, 4, reals=1)
+    return vector_function(dtype, lanes, generate)

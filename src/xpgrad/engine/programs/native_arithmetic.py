@@ -106,7 +106,7 @@ def _row(dtype: str, lanes: int) -> Any:
                     to = code.at(target, builder.mul(j, y))
                     element.store_first(result(element, *loaded), to, None)
 
-    return vector_function(dtype, lanes, generate, 8)
+    return vector_function(dtype, lanes, generate)
 
 
 _Load = Callable[[Any, Any], Any]
@@ -156,4 +156,4 @@ def _column_sums(dtype: str, lanes: int) -> Any:
                 with code.loop(builder.sub(rows, done)) as k:
                     add(builder.add(done, k), 1, is_product)
 
-    return vector_function(dtype, lanes, generate, 8)
+    return vector_function(dtype, lanes, generate)

@@ -11,7 +11,6 @@ from xpgrad.engine.compiled.native import (
     call_for_int,
     call_for_number,
     call_with_numbers,
-    call_with_part,
     free,
     generated,
     inside,
@@ -46,18 +45,18 @@ _CALLS, _WAITING = positions(SystemCalls), positions(WaitingRecord)
 _INT64 = ir.IntType(64)
 
 
-def _on_word(instruction, arguments):
+def _on_word(instruction):
     """The function ``(address, ...)`` that is one instruction on a word that other threads change."""
 
     def write(code, given):
         return instruction(code.builder, code.builder.inttoptr(given[0], _INT64.as_pointer()), *given[1:])
 
-    return generated(write, *["int64"] * arguments)
+    return generated(write)
 
 
 def _change(operation):
     """Change a word atomically, and return its old value."""
-    return _on_word(lambda builder, word, value: builder.atomic_rmw(operation, word, value, "seq_cst"), 2)
+    return _on_word(lambda builder, word, value: builder.atomic_rmw(operation, word, value, "seq_cst"))
 
 
 def _put(builder, word, value):
@@ -65,10 +64,10 @@ def _put(builder, word, value):
     return builder.zext(builder.extract_value(pair, 1), _INT64)
 
 
-_look = _on_word(lambda builder, word: builder.load_atomic(word, "acquire", 8), 1)
+_look = _on_word(lambda builder, word: builder.load_atomic(word, "acquire", 8))
 _exchange, _add = _change("xchg"), _change("add")
 # write a word if it is 0, and return whether it was
-_put_if_zero = _on_word(_put, 2)
+_put_if_zero = _on_word(_put)
 
 
 # --- memory: a block begins with its size, in a cache line of its own
@@ -136,7 +135,7 @@ def _take_parts(crew):
         part = _add(here, -1) - 1
         if part < 0:
             return
-        call_with_part(crew[FUNCTION], crew[DATA], part)
+        call_with_numbers(crew[FUNCTION], (crew[DATA], part))
         _add(here + 8 * DONE, 1)
 
 
@@ -198,7 +197,7 @@ def parallel(work):
     address = _crew_of(host)
     if address == 0:
         for part in range(parts):
-            call_with_part(function, data, part)
+            call_with_numbers(function, (data, part))
         return
     crew = words(address, _CREW)
     crew[FUNCTION], crew[DATA], crew[DONE] = function, data, 0

@@ -1,6 +1,6 @@
 """The compiled functions that execute a program's instructions; needs llvmlite. See `program`."""
 
-from xpgrad.engine.compiled.native import call_in_team, call_with_part, fields, inside
+from xpgrad.engine.compiled.native import call_with_numbers, fields, inside
 from xpgrad.engine.compiled.records import (
     InstructionHead,
     Kind,
@@ -24,9 +24,9 @@ def _work(code, i):
     at = _WORK.shared
     parts = code[i + at.parts]
     if parts == 1:
-        call_with_part(code[i + at.function], code[i + at.data], 0)
+        call_with_numbers(code[i + at.function], (code[i + at.data], 0))
     else:
-        call_in_team(code[_PROGRAM.team], code[_PROGRAM.share], code[i + _WORK.address], parts)
+        call_with_numbers(code[_PROGRAM.team], (code[_PROGRAM.share], code[i + _WORK.address], parts, 0))
 
 
 @inside()
@@ -58,8 +58,8 @@ def execute_share(data, part):
     code, bounds = fields(data[_SHARES.code]), fields(data[_SHARES.bounds])
     i = bounds[part]
     while i < bounds[part + 1]:
-        at = i + _HEAD_LENGTH + _WORK.shared.function
-        call_with_part(code[at], code[at + 1], 0)
+        at = i + _HEAD_LENGTH
+        call_with_numbers(code[at + _WORK.shared.function], (code[at + _WORK.shared.data], 0))
         i += code[i + _HEAD.length]
 
 
