@@ -30,7 +30,7 @@ def called(address, signature):
     return ctypes.CFUNCTYPE(_TYPES[result], *kinds)(address)
 
 
-def written(function, signature, flags=()):
+def written(function, signature):
     """LLVM's module of a function of the part of Python that is compiled, and the name that it has there."""
     from llvmlite import ir
 
@@ -38,14 +38,14 @@ def written(function, signature, flags=()):
 
     name = f"tested_{next(_numbers)}"
     module = ir.Module(name)
-    CFunction(function, signature, flags).write(module, name)
+    CFunction(function, signature).write(module, name)
     return module, name
 
 
-def compiled(function, signature, flags=()):
+def compiled(function, signature):
     """The same, compiled, for Python."""
     from xpgrad.engine.compiled.machine_code import linker
 
-    module, name = written(function, signature, flags)
+    module, name = written(function, signature)
     linker().link(linker().compiled(module))
     return called(linker().address(name), signature)

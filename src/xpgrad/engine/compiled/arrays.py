@@ -1,4 +1,4 @@
-"""Formulas over whole arrays, compiled: elements are one row, rows come one after the other."""
+"""Formulas over whole arrays, compiled; a formula of elements sees the array as one row."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _AT, _HEAD = positions(ArraysHead), length(ArraysHead)
 
 
 class LoopArray(NamedTuple):
-    """An array of a loop, which passes call by its name.
+    """An array of a loop, by its name in passes.
 
-    It has an element for each row and column ("each"), each "row", or each "column"; `integers` says whether
-    they are integers of 32 bits.
+    `kind` says whether it has an element for each row and column ("each"), each "row", or each "column", and
+    `integers` whether these are integers of 32 bits.
     """
 
     name: str
@@ -33,22 +33,19 @@ def compiled_elements(
 ) -> ArrayFunctions:
     """The functions ``run(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
 
-    The formula has one result. Arrays that are absent, and a result that is an operand, have no place in the
-    call.
+    The formula has one result. A call omits absent operands, and the result if it replaces an operand.
 
     Parameters
     ----------
     formula : Formula
-        What is computed.
+        The formula.
     operands : sequence of {"each", "one", "integers", None}
-        Of each operand: whether it has an element for each of the result's, or one for all; whether these are
-        integers of 32 bits; or whether it is absent. A row formula says itself for what its operands have
-        elements.
+        The form of each operand: an element for each of the result's, one for all, integers of 32 bits, or
+        absent. A row formula itself says for what its operands have elements.
     same_as : int or None
-        Which operand's very memory the result replaces: as two vectors in one place the loop would not be
-        vectorized.
+        The operand whose memory the result replaces: LLVM would not vectorize two vectors in one place.
     dtype : str
-        Of all other arrays.
+        The dtype of all other arrays.
     """
     names = [kind and f"x{number}" for number, kind in enumerate(operands)]
     kinds = zip(names, operands, strict=True)
@@ -66,7 +63,7 @@ def compiled_rows(
 ) -> ArrayFunctions:
     """The functions as for elements: ``run(start, stop, width, *arrays, [result], *row results, *numbers)``.
 
-    A result that has an element for each comes before the numbers of rows.
+    A result with an element for each row and column comes before the results of rows.
     """
     named = dict(zip(formula.operands, operands, strict=True))
     absent = {name for name, kind in named.items() if kind is None}
@@ -96,8 +93,8 @@ class ArrayFunctions(NamedTuple):
     """The compiled functions of a formula.
 
     `run` is the loop on addresses, ``run(start, stop, [width], *arrays, *numbers)``. `part` is the address of
-    the C function ``part(data, number)``, the loop on one part of the work. Its data are the addresses of the
-    parts' bounds and of the numbers, the loop's size, and the addresses of the arrays.
+    the C function ``part(data, number)``, the loop on one part of the rows. Its data are an ArraysHead, the
+    width, and the addresses of the arrays.
     """
 
     run: Callable[..., None]
@@ -123,10 +120,7 @@ def _functions(
     dtype: str,
     by_rows: bool = False,
 ) -> ArrayFunctions:
-    """The loop on addresses, and for one part of the work; see `native_arrays.RowsLoop`.
-
-    Without rows, the elements from start to stop are one row.
-    """
+    """The functions of a `native_arrays.RowsLoop`; without rows, elements start .. stop are one row."""
     names = [array.name for array in arrays]
     outer = ["start", "stop", "width"] if by_rows else ["start", "stop"]
     if by_rows:
@@ -140,9 +134,8 @@ def _functions(
     given += [f"numbers[{place}]" for place in range(len(numbers))]
     lines = [
         _IMPORTS,
-        f"ARRAYS = [{', '.join(f'LoopArray{(*array,)}' for array in arrays)}]",
         f"PASSES = [{', '.join(passes)}]",
-        f"LOOP = RowsLoop(ARRAYS, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
+        f"LOOP = RowsLoop({[*arrays]}, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
         "run = array_loop(LOOP, real)\n\n",
         f"@cfunc('void({kinds})')",
         f"def on_addresses({', '.join([*outer, *names, *numbers])}):",
@@ -155,7 +148,7 @@ def _functions(
         f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(given)})",
     ]
     loaded = load_with(f"{name}_{dtype}", "\n".join(lines), formulas, dtype)
-    # as pointers integers are passed fastest
+    # ctypes passes integers fastest as pointers
     taken_by = [ctypes.c_void_p] * (len(outer) + len(names)) + [ctypes.c_double] * len(numbers)
     return ArrayFunctions(ctypes.CFUNCTYPE(None, *taken_by)(loaded.on_addresses.address), loaded.part.address)
 
@@ -165,6 +158,6 @@ def _tuple(names: Iterable[str]) -> str:
 
 
 def _label(formula: Formula) -> str:
-    """A name for the generated file: of the function that the formula is about."""
+    """A name for the generated file: that of the function in the formula's constants, if any."""
     about = next((value for value in formula.constants.values() if callable(value)), formula.function)
     return about.__name__.strip("_")

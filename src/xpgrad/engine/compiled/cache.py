@@ -1,9 +1,8 @@
-"""Where compiled code is kept, and how it comes back: a text goes in, its functions come out.
+"""The cache of compiled code: from a generated text to its linked functions.
 
-The machine code lies in a file of the cache folder, whose name is a hash of the text and of the machine. So
-no variant can be taken for another, and a change of a formula makes a new file. Damaged files are made anew.
-Where nothing can be written, code that is there is read. Other code is compiled for this process only, and a
-warning says so once.
+Machine code is kept in a file of the cache folder. Its name is a hash of the text and of the machine: so no
+variant is taken for another, and a changed formula makes a new file. Damaged files are replaced. If the
+folder cannot be written, its files are read. Other code is compiled for this process only, with one warning.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -25,7 +23,7 @@ _lock = LastingLock()
 
 
 class Compiled(NamedTuple):
-    """A compiled function: where it is."""
+    """A compiled function, by its address."""
 
     address: int
 
@@ -48,15 +46,15 @@ _loaded: dict[str, Loaded] = {}
 
 
 def load(name: str, text: str, given: Callable[[], Mapping[str, Any]] = dict) -> Loaded:
-    """The functions of a generated text, from the cache folder if they are there; once in a process.
+    """The functions of a generated text, from the cache folder or compiled now; once in a process.
 
-    Functions that become C functions are marked by `cfunc`. `given` returns names that the text uses; what
-    they stand for must follow from the text.
+    `cfunc` marks functions that become C functions. `given` returns names that the text uses; the text must
+    determine their values.
     """
     from xpgrad.engine.compiled.machine_code import linker, target
 
     stem = f"{name}_{hashlib.sha256(repr((text, target())).encode()).hexdigest()[:20]}"
-    with _lock:  # threads come to one text at a time; before 3.12 Python's parser is not safe for them
+    with _lock:  # one thread at a time: before 3.12 Python's parser is not thread-safe
         if stem not in _loaded:
             code = _kept(stem)
             if code is None:
@@ -93,32 +91,25 @@ def _compiled(stem: str, text: str, given: Mapping[str, Any]) -> bytes:
     return linker().compiled(made)
 
 
-def cfunc(signature: str, flags: Sequence[str] = ()) -> Callable[[Callable], Any]:
-    """Decorator of generated texts: the function becomes a C function of these types.
-
-    `flags` are those of its arithmetic on real numbers; see `translate.Function`.
-    """
+def cfunc(signature: str) -> Callable[[Callable], Any]:
+    """Decorator of generated texts: the function becomes a C function of these types."""
     from xpgrad.engine.compiled.translate import CFunction
 
-    return lambda function: CFunction(function, signature, flags)
+    return lambda function: CFunction(function, signature)
 
 
-# --- files: the machine code behind its hash, by which a damaged file shows
+# --- files: a hash, which shows damage, and the machine code
 
 _HASH = hashlib.sha256
 
 
-def _file(folder_of_code: Path, stem: str) -> Path:
-    return folder_of_code / f"{stem}.o"
-
-
 def _kept(stem: str) -> bytes | None:
-    """The machine code that is kept; None where there is none, or none that can be read."""
+    """The machine code that is kept; None if none can be read."""
     place = folder.place().folder
     if place is None:
         return None
     try:
-        found = _file(place, stem).read_bytes()
+        found = (place / f"{stem}.o").read_bytes()
     except OSError:
         return None
     size = _HASH().digest_size
@@ -133,7 +124,7 @@ def _keep(stem: str, code: bytes) -> None:
             _warn(problem)
             return
         try:
-            folder.write(_file(place, stem), _HASH(code).digest() + code)
+            folder.write(place / f"{stem}.o", _HASH(code).digest() + code)
             return
         except OSError as error:
             reason = f"{type(error).__name__}: {error}"

@@ -1,13 +1,12 @@
-"""The folder of compiled code: where it is, whether its code may be run, and what in it is old.
+"""The folder of compiled code: its place, whether its code may be run, and which of its code is old.
 
-Code from there runs as this user, so nobody else may write it. As in ssh, the folder must belong to this user
-or to root, and neither its group nor others may write to it. Two more are trusted: the owner of the
-installed package, whose code runs anyway, and a group that has this user alone, which many Linux
-distributions make for each user. The folders above are not looked at. Elsewhere than on POSIX systems
-folders have no such bits.
+Code from the folder runs as this user, so nobody else may write it. As in ssh, the folder must belong to this
+user or to root, and neither its group nor others may write to it. Two more are trusted: the owner of the
+installed package, whose code runs anyway, and a group whose only member is this user, which many Linux
+distributions make for each user. Parent folders are not checked. Only POSIX systems have such permissions.
 
-Each combination of versions has a folder of its own in it. Others are removed when a new one is made and
-nobody used them for a month.
+Each combination of versions has its own folder in it. A new one removes the others that nobody used for a
+month.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +38,7 @@ _TO_WRITE = (
 
 
 def _sources() -> str:
-    """A hash of those modules of ours whose code generated text holds copies of."""
+    """A hash of our modules whose code is part of compiled code."""
     engine = Path(__file__).parents[1]
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "*_tiles.py",
@@ -50,20 +48,20 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
 
 
-# Taken when this module is imported, with the others: an upgrade while a process runs changes the files, and
-# what the process compiles from the old modules must not be kept under the new ones' hash.
+# Computed at import, like the other modules: an upgrade while a process runs changes the files, and code
+# compiled from the old modules must not be kept under the new hash.
 _LOADED = _sources()
 
 
 def versions() -> str:
-    """What generated text holds copies of: LLVM's compiling, our own functions, and their constants."""
+    """The versions that compiled code depends on: llvmlite, our own functions and their constants."""
     import llvmlite
 
     return f"llvmlite {llvmlite.__version__}, functions {_LOADED}"
 
 
 class CachePlace(NamedTuple):
-    """Where code is read, or None; the reason why none can be kept there, or nothing; how to mend that."""
+    """The folder to read from, or None; why nothing can be kept there, or ""; how to mend that."""
 
     folder: Path | None
     problem: str = ""
@@ -71,13 +69,13 @@ class CachePlace(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Where compiled formulas are kept: ``XPGRAD_CACHE_DIR``, else the user's cache folder."""
+    """The folder of compiled code: ``XPGRAD_CACHE_DIR``, else in the user's cache folder."""
     chosen = os.environ.get("XPGRAD_CACHE_DIR")
     return Path(os.path.expanduser(chosen)).absolute() if chosen else _users_caches() / "xpgrad"
 
 
 def _users_caches() -> Path:
-    """Where this user's programs keep such files; a folder for temporary files where there is no home."""
+    """The folder of this user's caches; without a home, a folder for temporary files."""
     home = Path(os.path.expanduser("~"))
     if sys.platform == "win32":
         named, usual = os.environ.get("LOCALAPPDATA", ""), home / "AppData" / "Local"
@@ -93,16 +91,16 @@ def _users_caches() -> Path:
 
 
 def make(folder: Path) -> None:
-    """Make a folder that nobody else can write to, whatever the process's mask lets others do.
+    """Make a folder that nobody else can write to, whatever the process's umask.
 
-    A folder that ``XPGRAD_CACHE_DIR`` names may be filled for others, so they can read it.
+    If ``XPGRAD_CACHE_DIR`` names the folder, others can read it: it may be filled for them.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(0o755 if os.environ.get("XPGRAD_CACHE_DIR") else 0o700, exist_ok=True)
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file at once: another process may be writing the same, or reading it."""
+    """Write a file atomically: another process may be writing or reading it."""
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         try:
             file.write(content)
@@ -116,12 +114,12 @@ def write(path: Path, content: bytes) -> None:
 
 
 def place() -> CachePlace:
-    """Where this process reads compiled code, and whether it can keep any."""
+    """The place from which this process reads compiled code, and whether it can keep code there."""
     return _place(cache_folder())
 
 
 def described() -> str:
-    """The same in words, with the folder's name."""
+    """`place` in words, with the folder's name."""
     base, found = cache_folder(), place()
     if not found.problem:
         return f"kept in {base}"
@@ -132,8 +130,8 @@ def described() -> str:
 
 @functools.cache
 def _place(base: Path) -> CachePlace:
-    """See `place`; looked at once."""
-    folder = base / _versions()
+    """See `place`; checked once."""
+    folder = base / f"{sys.implementation.cache_tag}-{versions().replace(', ', '-').replace(' ', '')}"
     try:
         new = not os.path.isdir(folder)
         for part in (base, folder):
@@ -154,17 +152,12 @@ def _place(base: Path) -> CachePlace:
 
 
 def forget() -> None:
-    """Look at the folder again: it may have been removed since."""
+    """Check the folder again: it may have been removed since."""
     _place.cache_clear()
 
 
-def _versions() -> str:
-    """A folder's name for what compiled code depends on: Python, llvmlite and our own functions."""
-    return f"{sys.implementation.cache_tag}-{versions().replace(', ', '-').replace(' ', '')}"
-
-
 def _distrust(folder: Path) -> str:
-    """Why the code in a folder may be another person's; empty where it is not."""
+    """Why the code in a folder may be another person's; empty if it cannot be."""
     if sys.platform == "win32":
         return ""
     found, user = folder.stat(), os.geteuid()
@@ -177,7 +170,7 @@ def _distrust(folder: Path) -> str:
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group has this user alone, by the usual sign: both have one name, or one number."""
+    """Whether a group's only member is this user: by the usual sign, both have the same name or number."""
     try:
         import grp
         import pwd
@@ -189,21 +182,17 @@ def _is_private(group: int) -> bool:
 
 
 def _prune(base: Path) -> None:
-    """Remove what other versions kept and nobody used for long."""
-    for path in _of_other_versions(base):
+    """Remove the code of other versions that nobody used for long; a user may keep other files there too."""
+    for path in [*base.glob("*"), *base.glob("__pycache__/*")]:
+        is_folder = path.is_dir()
+        pattern = _VERSIONS if is_folder and not path.is_symlink() else _WITHOUT_VERSIONS
+        if not pattern.fullmatch(path.name):
+            continue
         with contextlib.suppress(OSError):
             found = path.lstat()
-            if max(found.st_mtime, 0 if path.is_dir() else found.st_atime) > time.time() - _UNUSED:
+            if max(found.st_mtime, 0 if is_folder else found.st_atime) > time.time() - _UNUSED:
                 continue
-            if path.is_dir():
+            if is_folder:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
-
-
-def _of_other_versions(base: Path) -> Iterator[Path]:
-    """Nothing else: the folder may be one in which a user keeps other files too."""
-    for path in [*base.glob("*"), *base.glob("__pycache__/*")]:
-        pattern = _VERSIONS if path.is_dir() and not path.is_symlink() else _WITHOUT_VERSIONS
-        if pattern.fullmatch(path.name):
-            yield path

@@ -1,4 +1,4 @@
-"""What compiled work runs on: threads, and the loops that are made for them."""
+"""The threads of compiled code, and the loops that are made for them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ from xpgrad.engine.process.team import Host, PoolTeam, Team, integers
 # product and for a loop in threads.
 _CHUNK_BYTES = 1 << 22
 CHUNK_ROWS = 1024
-# Rows of a thread's products, at least: those of a tile. With fewer, each weight that is read is used too few
-# times.
+# The least number of rows of a thread's products, as of a tile: fewer use each weight too few times.
 _TILE_ROWS = 8
-# Threads that share columns begin and wait in each stage of a step: it must save so many multiply-adds.
+# Threads that share columns start and wait in each stage of a step: that must save so many multiply-adds.
 _SAVED = 1 << 20
 _SPAN = positions(Span)
 
 
 class LoopWeight(NamedTuple):
-    """A weight of a time loop, (k, n) or as `Product` has those of heads, and its panels.
+    """A weight of a time loop, (k, n) or of heads as in `Product`, and its panels.
 
-    These are None where NumPy multiplies, and for a single step.
+    The panels are None if NumPy multiplies, and for a single step.
     """
 
     array: Any
@@ -43,7 +42,7 @@ class LoopWeight(NamedTuple):
 
 
 class LoopMatrix(NamedTuple):
-    """A matrix of a compiled time loop: its memory, its sizes, and of a weight how many are stacked."""
+    """A matrix of a compiled time loop: its memory, its shape, and for a weight how many are stacked."""
 
     memory: Any
     shape: tuple[int, ...]
@@ -51,14 +50,14 @@ class LoopMatrix(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Any) -> LoopMatrix:
-        """For a row buffer, or a LoopWeight."""
+        """The matrix of a row buffer, or of a LoopWeight."""
         if not isinstance(matrix, LoopWeight):
             return cls(matrix, matrix.shape)
         *lead, rows, columns = matrix.array.shape
         return cls(matrix.panels, (rows, columns), prod(lead))
 
     def record(self, address: Any, line: Any) -> Panels | Rows:
-        """What the loop reads of it; `line` is the distance of its rows, where it is no weight."""
+        """The record that the loop reads; `line` is the distance of rows, except for a weight."""
         rows, columns = self.shape
         if self.stacked:
             return Panels(address, rows, columns, self.stacked)
@@ -66,10 +65,9 @@ class LoopMatrix(NamedTuple):
 
 
 class TimeLoop(NamedTuple):
-    """A compiled time loop and its matrices; its integer arguments begin with `head`.
+    """A compiled time loop. Its integer arguments are `head`, and a record for each of its matrices.
 
-    After `head`, each of the matrices has its record. `kept` is the memory that addresses in `head` point
-    into.
+    `kept` is the memory of the addresses in `head`.
     """
 
     function: int
@@ -80,14 +78,12 @@ class TimeLoop(NamedTuple):
 
 
 class Resets(NamedTuple):
-    """What a time loop reads of resets within sequences.
+    """Resets within sequences, for a time loop.
 
-    A row that a reset cuts off from the step before it finds zeros for what that step left, and for the
-    products of it. Backwards, a row that one cuts off from the step after it finds zeros for the cotangents
-    that were carried from there.
-
-    The memory of the matrix `marks` has a 64-bit integer for each row, see `records.Tables`. `carried` are
-    the buffers that are carried from step to step, by ``id``.
+    A row that a reset cuts off from the previous step reads zeros for that step's results and for their
+    products. Backwards, a row that a reset cuts off from the next step reads zeros for the cotangents carried
+    from there. `marks` has a 64-bit integer for each row, see `records.Tables`. `carried` has the ids of the
+    buffers that are carried from step to step.
     """
 
     marks: Any
@@ -95,7 +91,7 @@ class Resets(NamedTuple):
 
 
 class Machine:
-    """Threads: the host's, or else the process's own. Engines that compile are machines.
+    """The threads of the host, or else the process's own. Engines that compile are machines.
 
     Parameters
     ----------
@@ -111,32 +107,32 @@ class Machine:
 
     @property
     def team(self) -> Team:
-        """The threads for independent parts: the host's, or else our own."""
+        """The threads: the host's, or else our own."""
         host = self._find_host()
         return self._own_team if host is None else host.team
 
     def program_threads(self) -> tuple[Team, int, bool] | None:
-        """What would run a program now, in how many threads, whether these are quick; else None."""
+        """The team that would run a program now, its size, and if it is quick; None without compiling."""
         if not jit_enabled():
             return None
         team = self.team
         return team, team.size(), team.is_quick()
 
-    # --- parts of some work, in threads
+    # --- work in threads
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads; each runs NumPy's products in one thread."""
+        """The function of each item, in threads, in which each product of NumPy's has one thread."""
         todo = list(items)
         with in_one_thread() if len(todo) > 1 else contextlib.nullcontext():
             return self.team.map(function, todo)
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
-        """``part(start, stop)`` over 0 .. count, in threads if there are enough elements, `size` in total."""
+        """Run ``part(start, stop)`` over 0 .. count, in threads if `size`, the elements, is large enough."""
         cuts = sharing.cuts(count, self.parts(size))
         self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
 
     def parts(self, size: int) -> int:
-        """The number of threads that this many elements are enough for."""
+        """The number of threads for this many elements."""
         return self.team.free() if size >= sharing.ARRAY else 1
 
     def deal_compiled(
@@ -148,9 +144,9 @@ class Machine:
         arrays: Sequence[np.ndarray],
         numbers: Sequence[float],
     ) -> None:
-        """``code.run(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, threads as for `deal`.
+        """Run ``code.run(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, in threads as for `deal`.
 
-        The threads run only compiled code: none waits for the interpreter lock.
+        The threads run only compiled code, so none waits for the interpreter lock.
         """
         parts = self.parts(size)
         if parts == 1:
@@ -167,7 +163,7 @@ class Machine:
     # --- time loops
 
     def chunk(self, width: int, like: Any) -> int:
-        """Rows of some megabytes, which stay in a cache between the loop and the products after it."""
+        """Rows of some megabytes: a cache keeps them from the loop to the products after it."""
         return max(CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
 
     def time_loop(
@@ -179,8 +175,8 @@ class Machine:
     ) -> TimeLoop:
         """The compiled loop and its arguments.
 
-        With `by_stages` what runs it may start the threads anew for each stage of each step, where these are
-        to share columns instead of rows.
+        `by_stages` says that the caller can run each stage of each step by itself, in threads that share
+        columns instead of rows.
         """
         from xpgrad.engine.compiled.time_loops import compiled_loop
 
@@ -195,25 +191,13 @@ class Machine:
         if by_stages:
             parts = self.team.free()
         function, matrices = compiled_loop(stages, dtype, by_stages, resets)
-        return TimeLoop(
-            function,
-            LoopHead(
-                steps=len(steps),
-                spans=address_of(steps),
-                bounds=address_of(bounds),
-                tiles=functions.tiles if functions else 0,
-                by_panels=functions.by_panels if functions else 0,
-                height=functions.height if functions else 0,
-                lanes=functions.lanes if functions else 0,
-                parts=parts if by_stages else 0,
-                stages=len(stages) if by_stages else 0,
-                step=0,
-                stage=0,
-            ),
-            [*map(LoopMatrix.of, matrices)],
-            parts,
-            (steps, bounds),
+        f = functions
+        multiplying = (f.tiles, f.by_panels, f.height, f.lanes) if f else (0, 0, 0, 0)
+        columns = (parts, len(stages)) if by_stages else (0, 0)
+        head = LoopHead(
+            len(steps), address_of(steps), address_of(bounds), *multiplying, *columns, step=0, stage=0
         )
+        return TimeLoop(function, head, [*map(LoopMatrix.of, matrices)], parts, (steps, bounds))
 
     def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
         """Run a loop on its integers, in threads if it has parts."""
@@ -222,28 +206,28 @@ class Machine:
 
 
 def loop_dtype(stages: Sequence[Elementwise | Product]) -> str:
-    """The dtype of a time loop, by name; empty where it is none for compiled loops."""
+    """The name of a time loop's dtype; empty if loops of that dtype are not compiled."""
     stage = stages[0]
     rows = stage.target if isinstance(stage, Product) else _written(stage).rows
     return COMPUTED.get(rows.dtype, "")
 
 
 def _written(stage: Elementwise) -> Operand:
-    """The first operand that a stage writes."""
+    """The first result that a stage writes."""
     return next(output for output in stage.outputs if output.rows is not None)
 
 
 def _width(stages: Sequence[Elementwise | Product]) -> int:
-    """Columns of the formula's widest operand."""
+    """The number of columns of the widest result."""
     outputs = [_written(stage) for stage in stages if isinstance(stage, Elementwise)]
     return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
 def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarray:
-    """The boundaries that split the rows of each step into parts of equal work, one for each thread.
+    """The boundaries that split the rows of all steps into parts of equal work, one for each thread.
 
-    `least` is the smallest number of rows of a product that is worth a thread, 0 without products. Steps have
-    different numbers of rows, and all start with the same ones.
+    `least` is the least number of a product's rows that is worth a thread, 0 without products. Steps have
+    different numbers of rows, and all begin with the same ones.
     """
     counts = steps[:, _SPAN.rows]
     most = int(counts.max())
@@ -259,11 +243,12 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
 def _share_columns(
     stages: Sequence[Elementwise | Product], steps: np.ndarray, team: Team, parts: int, functions: Any
 ) -> bool:
-    """Whether threads are to share the columns of each stage, not the rows of all steps in so many parts.
+    """Whether threads share the columns of each stage, instead of the rows of all steps in `parts` parts.
 
-    They do where few rows leave threads without any, or with low tiles, which take as long as taller ones.
+    They do if few rows leave threads idle, or with low tiles, which take as long as taller tiles.
     """
-    if not team.is_quick() or any(output.of_row for stage in stages for output in _outputs(stage)):
+    formulas = [stage for stage in stages if isinstance(stage, Elementwise)]
+    if not team.is_quick() or any(output.of_row for stage in formulas for output in stage.outputs):
         return False
     rows, threads = int(steps[:, _SPAN.rows].max()), team.free()
     multiplied = [stage for stage in stages if isinstance(stage, Product)]
@@ -275,18 +260,13 @@ def _share_columns(
 
 
 def _pieces(stage: Product, width: int) -> int:
-    """Among how many threads the columns of a product can be divided, by panels of this width."""
+    """The number of threads that can share the columns of a product, in panels of this width."""
     *lead, _, columns = stage.weight.array.shape
     parts = stage.target.shape[1] // columns if lead else 1
     return parts * max(1, columns // width)
 
 
-def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:
-    """What a formula writes."""
-    return stage.outputs if isinstance(stage, Elementwise) else ()
-
-
 def _tiles_time(rows: int, height: int) -> int:
-    """How long a product takes, in rows of the tallest tiles: a low one as long as one of half its height."""
+    """The time of a product, in rows of the tallest tiles; a low tile takes at least half of their time."""
     whole, rest = divmod(rows, height)
     return whole * height + (max(rest, height // 2) if rest else 0)

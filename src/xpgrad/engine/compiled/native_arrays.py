@@ -1,8 +1,8 @@
 """The loop over rows and columns of whole arrays; needs llvmlite.
 
-Loops run in short blocks. Each block first prefetches the next ones, inputs and result, so that memory is
-always at work. A block ends at a cache line of the result, so that no store touches two. Stores past the
-cache were no faster, and whoever reads the result would have to fetch it from memory.
+Loops run in short blocks. Each block first prefetches the inputs and the result of the next blocks, so that
+memory is always busy. A block ends at a cache line of the result, so that no store touches two lines. Stores
+past the cache were no faster, and the result would have to be read from memory later.
 """
 
 from __future__ import annotations
@@ -24,24 +24,19 @@ from xpgrad.engine.compiled.translate import Code, Intrinsic
 from xpgrad.engine.compiled.vector_code import prefetch
 from xpgrad.engine.process.memory import LINE
 
-# Bytes of each vector in a block, and how far ahead of it memory is fetched.
+# Bytes of each vector in a block, and from there to the prefetched memory.
 _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
-_TOGETHER_BYTES = 128  # two of the longest vectors there are
+_TOGETHER_BYTES = 128  # two of the longest vectors
 _REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": UnorderedSum, "max": Greatest}
-
-
-def _interleave(branch: Any, count: int) -> None:
-    """Have LLVM work on so many vectors together in the loop that the branch goes back to."""
-    advise(branch, "interleave.count", ir.IntType(32)(count))
 
 
 class Pass(NamedTuple):
     """One pass over a row: a formula on traced numbers.
 
-    `operands` are arrays, earlier results, and numbers of the call by name, None for an absent one. `results`
-    has the name and use of each: "sum" or "max" over the row, "each" for the elements of the loop's target,
-    "row" for a number that is computed of a row's numbers only.
+    `operands` names arrays, earlier results and numbers of the call; None stands for an absent operand.
+    `results` has the name and use of each result: "sum" or "max" over the row, "each" for the elements of the
+    loop's target, "row" for a number that is computed only from numbers of the row.
     """
 
     function: Callable[..., tuple]
@@ -50,10 +45,10 @@ class Pass(NamedTuple):
 
 
 class RowsLoop(NamedTuple):
-    """A loop over rows, of which each has the `passes` one after the other.
+    """A loop over rows, with all `passes` for each row.
 
-    All arrays are contiguous. `numbers` are the names of the numbers of a call, `target` is the array that
-    has the elements of results, and `outputs` are the arrays that have the rows' numbers of that name.
+    All arrays are contiguous. `numbers` are the names of a call's numbers, `target` is the array for the
+    elements of results, and `outputs` are the arrays for results of the same names, a number for each row.
     """
 
     arrays: Sequence[LoopArray]
@@ -66,8 +61,7 @@ class RowsLoop(NamedTuple):
 def array_loop(loop: RowsLoop, real: type[np.floating]) -> Any:
     """The instruction ``run(start, stop, width, addresses, numbers)``: the loop over rows start .. stop.
 
-    For compiled code; the addresses of the loop's arrays and its numbers, of 64 bits, are tuples. `real` is
-    the arrays' dtype.
+    `addresses` of the loop's arrays and `numbers`, of 64 bits, are tuples. `real` is the arrays' dtype.
     """
 
     def run(code: Code, start: Any, stop: Any, width: Any, addresses: Any, numbers: Any) -> None:
@@ -92,19 +86,15 @@ class _LoopWriter:
     ) -> None:
         self._emitter, self._builder, self._loop, self._width = emitter, emitter.builder, loop, width
         self._numbers = dict(zip(loop.numbers, map(emitter.rounded, numbers), strict=True))
-        self._arrays = {
-            array: self._pointer(array, address)
-            for array, address in zip(loop.arrays, addresses, strict=True)
-        }
+        self._arrays = {}
+        for array, address in zip(loop.arrays, addresses, strict=True):
+            kind = ir.IntType(32) if array.integers else emitter.type
+            self._arrays[array] = self._builder.inttoptr(address, kind.as_pointer())
         self._vectors = Vectors(emitter, [array.name for array in loop.arrays if array.kind != "row"])
         self._itemsize = np.dtype(emitter.real).itemsize
 
-    def _pointer(self, array: LoopArray, address: ir.Value) -> ir.Value:
-        kind = ir.IntType(32) if array.integers else self._emitter.type
-        return self._builder.inttoptr(address, kind.as_pointer())
-
     def row(self, row: ir.Value) -> None:
-        """One pass over the row after the other."""
+        """All passes over a row."""
         builder, loop = self._builder, self._loop
         begins = {array.name: self._begin(array, row) for array in self._arrays}
         values: dict[str | None, Any] = {None: None} | dict[str | None, Any](self._numbers)
@@ -113,7 +103,7 @@ class _LoopWriter:
                 values[array.name] = array.name
             elif array.name not in loop.outputs:
                 values[array.name] = Number(self._emitter, builder.load(begins[array.name]))
-        # nearby are columns, since the first row, and what an earlier pass read
+        # cached: columns, since the first row, and arrays that an earlier pass read
         near = {array.name for array in loop.arrays if array.kind == "column"}
         for one in loop.passes:
             operands = [values[name] for name in one.operands]
@@ -127,7 +117,7 @@ class _LoopWriter:
             builder.store(self._emitter.value(values[name]), begins[name])
 
     def _begin(self, array: LoopArray, row: ir.Value) -> ir.Value:
-        """A pointer to what the array has for a row."""
+        """A pointer to the array's first element for a row."""
         if array.kind == "column":
             return self._arrays[array]
         first = row if array.kind == "row" else self._builder.mul(row, self._width)
@@ -136,10 +126,11 @@ class _LoopWriter:
     def _pass(
         self, one: Pass, operands: Sequence[Any], begins: Mapping[str, ir.Value], near: set[str]
     ) -> list[Any]:
-        """The results: the target's name, and numbers of the row."""
-        totals, parts = ([self._reduction(use) for _, use in one.results] for _ in range(2))
+        """The results of a pass: the target's name, and numbers of the row."""
+        reductions = [_REDUCTIONS.get(use) for _, use in one.results]
+        totals, parts = ([kind and kind(self._emitter) for kind in reductions] for _ in range(2))
         results = [self._loop.target if part is None else part for part in parts]
-        # parts are of a block: LLVM sees where they begin, which it needs for a vector of them
+        # each block has its own parts: LLVM must see where they begin, to make vectors of them
         both = [(total, part) for total, part in zip(totals, parts, strict=True) if total and part]
         read = {name for name in operands if isinstance(name, str)} - near
         target = self._loop.target if None in parts else None
@@ -157,28 +148,24 @@ class _LoopWriter:
         return [self._loop.target if total is None else total.result() for total in totals]
 
     def _columns(self, low: ir.Value, high: ir.Value) -> Iterator[ir.Value]:
-        """The loops over a block's columns; a formula's instructions are to be written into each.
+        """The loops over a block's columns; the caller writes a formula's instructions into each.
 
-        The first one is over whole vectors, as LLVM can tell: it writes no loop for elements that are left.
-        Two of them are worked on together, instruction by instruction. A formula is a long chain of
-        instructions, each of which waits for the one before, and a CPU does not look far enough ahead to
-        begin the next vector.
+        LLVM can tell that the first loop has only whole vectors, so it adds no loop for remaining elements.
+        It interleaves two vectors, instruction by instruction: a formula is a long chain of dependent
+        instructions, and a CPU does not look far enough ahead to begin the next vector.
         """
         builder, count = self._builder, self._builder.sub(high, low)
         whole = builder.and_(count, _INT(-_TOGETHER_BYTES // self._itemsize))
         with loop_over(builder, whole) as column:
             yield builder.add(low, column)
             last = builder.block
-        _interleave(last.terminator, 2)
+        advise(last.terminator, "interleave.count", ir.IntType(32)(2))
         with loop_over(builder, high, builder.add(low, whole)) as column:
             yield column
 
-    def _reduction(self, use: str) -> Reduction | None:
-        return _REDUCTIONS[use](self._emitter) if use in _REDUCTIONS else None
-
     @contextlib.contextmanager
     def _blocks(self, read: Sequence[ir.Value], target: ir.Value | None) -> Iterator[tuple[Any, Any]]:
-        """A loop over blocks of a row, from which column to which one; memory is fetched ahead of it."""
+        """A loop over blocks of a row, with their first and last columns; it prefetches memory."""
         builder, size = self._builder, self._itemsize
         block, ahead = _INT(_BLOCK_BYTES // size), _INT(_AHEAD_BYTES // size)
         low, high = (variable(builder, _INT) for _ in range(2))
@@ -205,13 +192,13 @@ class _LoopWriter:
         return self._builder.select(self._builder.icmp_signed("<", a, b), a, b)
 
     def _up_to_line(self, pointer: ir.Value) -> ir.Value:
-        """How many elements there are before the first full cache line."""
+        """The number of elements before the first full cache line."""
         builder = self._builder
         address = builder.ptrtoint(pointer, _INT)
         return builder.udiv(builder.and_(builder.neg(address), _INT(LINE - 1)), _INT(self._itemsize))
 
     def _fetch(self, pointer: ir.Value, start: ir.Value, stop: ir.Value, *, write: bool) -> None:
-        """Ask for the cache lines of some elements, which need not exist."""
+        """Prefetch the cache lines of some elements, which need not exist."""
         line = _INT(LINE // self._itemsize)
         with loop_over(self._builder, stop, start, line) as index:
             prefetch(self._builder, self._builder.gep(pointer, [index]), write)

@@ -1,7 +1,7 @@
 """One pass of a loop over vectors, as LLVM instructions around a traced formula; needs llvmlite.
 
-Every loop that evaluates a formula consists of such passes: those over time (`native_rows`) and those over
-arrays (`native_arrays`).
+Every loop that evaluates a formula consists of such passes: time loops (`native_rows`), loops over arrays
+(`native_arrays`), and loops over images.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ from xpgrad.engine.compiled.tracing import Emitter, Number, Scalars
 
 
 class Reduction(ABC):
-    """Numbers that become one number, in a variable of the loop.
-
-    Parameters
-    ----------
-    emitter : Emitter
-        Where instructions go.
-    """
+    """A variable of the loop that reduces numbers to one number."""
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
@@ -32,19 +26,19 @@ class Reduction(ABC):
         self._variable = variable(emitter.builder, self._first.type)
 
     def begin(self) -> None:
-        """Forget what came before."""
+        """Forget all numbers."""
         self._emitter.builder.store(self._first, self._variable)
 
     def add(self, number: Any) -> None:
-        """One more number."""
+        """Add a number."""
         self._add(self._to_kept(Number(self._emitter, self._emitter.value(number))))
 
     def merge(self, part: Reduction) -> None:
-        """All numbers of another reduction of this kind."""
+        """Add all numbers of another reduction of this kind."""
         self._add(part._kept)
 
     def result(self) -> Number:
-        """The number that they become."""
+        """The reduced number."""
         return Number(self._emitter, self._kept)
 
     @property
@@ -60,15 +54,15 @@ class Reduction(ABC):
 
     @abstractmethod
     def _neutral(self) -> ir.Constant:
-        """What changes nothing."""
+        """The value that changes no other."""
 
     @abstractmethod
     def _both(self, kept: ir.Value, value: ir.Value) -> ir.Value:
-        """One value for two."""
+        """The reduction of two values."""
 
 
 class UnorderedSum(Reduction):
-    """A sum, in any order: only then are sums made by vector instructions."""
+    """A sum in any order, as vector instructions need it."""
 
     def _neutral(self) -> ir.Constant:
         return ir.Constant(self._emitter.type, 0.0)
@@ -80,7 +74,7 @@ class UnorderedSum(Reduction):
 class Greatest(Reduction):
     """The greatest number; NaN does not count.
 
-    Numbers are kept as integers in the same order: vector instructions find the greatest of these.
+    Numbers are kept as integers in the same order, for which vector instructions find the greatest.
     """
 
     @property
@@ -105,13 +99,13 @@ class Greatest(Reduction):
 class Vectors:
     """Vectors that a loop reads and writes, by their keys.
 
-    One that is written shares no memory with any other. LLVM is told so with every load and store: it would
-    look for itself, for every row and pair.
+    A written vector shares no memory with any other. Each load and store tells LLVM so; otherwise the code
+    would check each pair of vectors for every row.
     """
 
     def __init__(self, emitter: Emitter, keys: Iterable[Hashable]) -> None:
         self._emitter, module = emitter, emitter.builder.module
-        # each loop's own: what it says of its vectors need not hold between its vectors and another loop's
+        # a domain for each loop: its vectors may share memory with another loop's
         name = f"{emitter.builder.function.name} {module.get_unique_name('vectors')}"
         domain = module.add_metadata([name])
         self._scopes = {key: module.add_metadata([f"{key}", domain]) for key in keys}
@@ -124,20 +118,10 @@ class Vectors:
         begins: Mapping[Any, ir.Value],
         index: ir.Value,
     ) -> None:
-        """A formula on one element of each vector.
+        """A formula on element `index` of each vector; `begins` has pointers to the first elements.
 
-        Parameters
-        ----------
-        function : callable
-            The formula, on traced numbers.
-        operands : sequence
-            Of each operand its vector's key, or a Number, or None for an absent one.
-        results : sequence
-            Of each result the key of its vector, or a Reduction, or None to drop it.
-        begins : mapping
-            A pointer to the first element of each vector.
-        index : ir.Value
-            Which element.
+        The formula takes traced numbers. An operand is a vector's key, a Number, or None if it is absent. A
+        result is a vector's key, a Reduction, or None to drop it.
         """
         builder, emitter = self._emitter.builder, self._emitter
         used = dict.fromkeys(key for key in (*operands, *results) if _is_vector(key))
@@ -152,7 +136,7 @@ class Vectors:
                 target.add(result)
 
     def _set_apart(self, access: Any, key: Any) -> Any:
-        """Say of a load or store that its vector shares no memory with the others of the loop."""
+        """Declare that the vector of a load or store shares no memory with the loop's others."""
         module = self._emitter.builder.module
         others = [scope for other, scope in self._scopes.items() if other != key]
         access.set_metadata("alias.scope", module.add_metadata([self._scopes[key]]))
@@ -162,5 +146,5 @@ class Vectors:
 
 
 def _is_vector(key: Any) -> bool:
-    """Whether it is a vector's key, among what an element's operands and results can be."""
+    """Whether an operand or result of `Vectors.element` is a vector's key."""
     return key is not None and not isinstance(key, (Number, Reduction))

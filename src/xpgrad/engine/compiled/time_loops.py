@@ -78,9 +78,10 @@ def compiled_loop(
     """
     matrices: list[Any] = []
     made = [*_made(stages, resets, matrices)]
-    first = next((number for number, stage in enumerate(made) if isinstance(stage, ProductStage)), None)
-    if first is not None and not by_stages:
-        made[first] = made[first]._replace(asked=_asked(made, first, matrices))
+    first = next((stage for stage in made if isinstance(stage, ProductStage)), None)
+    if first and not by_stages:
+        number = made.index(first)
+        made[number] = first._replace(asked=_asked(made, number, matrices))
     marks = 0 if resets is None else _HEAD + _MATRIX * len(matrices)
     matrices += [] if resets is None else [resets.marks]
     formulas = tuple(ScalarFormula(*one.formula.key) for one in stages if isinstance(one, Elementwise))

@@ -1,14 +1,13 @@
 """Functions of a small part of Python as LLVM's code, without inferring types; needs llvmlite.
 
-A function is gone through line by line. What is known by then is computed by Python itself: sizes, places of
-records, which of two branches is taken. Only numbers that come at run time become instructions: integers of
-64 bits, truth values, real numbers, and memory by its address. Every call of another such function is written
-where it stands.
+A function is translated line by line. Python itself computes every known value: sizes, places in records,
+which of two branches is taken. Only values that are known at run time become instructions: integers of 64
+bits, truth values, real numbers, and memory by its address. Calls of other such functions are inlined.
 
-What such a function may contain: ``for`` over ``range`` or over a tuple that is known, ``while``, ``if``,
-``return``, assignments, arithmetic, comparisons, and calls of such functions, of `Intrinsic`, ``min``,
-``max``, ``abs``, ``len`` and NumPy's dtypes. A name that holds memory, or a tuple, has one meaning within a
-block and is unknown behind it. Steps of ``range`` are positive unless they are known.
+Such a function may contain ``for`` over ``range`` or over a known tuple, ``while``, ``if``, ``return``,
+assignments, arithmetic, comparisons, and calls of such functions, of `Intrinsic`, ``min``, ``max``, ``abs``,
+``len`` and NumPy's dtypes. A name for memory or for a tuple has one meaning within a block and is unknown
+behind it. Steps of ``range`` are positive unless they are known.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _INTEGERS = {int: 64, np.int64: 64, np.int32: 32, np.uint8: 8}
 
 
 class Function:
-    """A function that is written where code calls it; Python calls it as any other.
+    """A function that is inlined into compiled code; Python calls it like any other function.
 
-    `flags` are those of its arithmetic on real numbers, in LLVM's words: ``("contract",)``.
+    `flags` are LLVM's flags for its arithmetic on real numbers: ``("contract",)``.
     """
 
     def __init__(self, function: Callable[..., Any], flags: Sequence[str] = ()) -> None:
@@ -45,25 +44,25 @@ class Function:
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
-        """What Python computes."""
+        """Call the Python function."""
         return self.py_func(*arguments)
 
 
 class Intrinsic:
-    """What a function of Python writes: ``write(code, *arguments)`` returns the value."""
+    """An instruction that Python writes: ``write(code, *arguments)`` returns its value."""
 
     def __init__(self, write: Callable[..., Any]) -> None:
         self.write = write
 
 
 class Memory:
-    """Elements one behind the other, or rows of so many `columns`."""
+    """Contiguous elements, or contiguous rows of `columns` elements."""
 
     def __init__(self, pointer: ir.Value, count: Any = None, columns: Any = None) -> None:
         self.pointer, self.count, self.columns = pointer, count, columns
 
     def part(self, code: Code, first: Any, behind: Any) -> Memory:
-        """The elements, or rows, of a slice."""
+        """The elements, or the rows, of a slice."""
         first = 0 if first is None else first
         behind = self.count if behind is None else behind
         count = None if behind is None else code.binary("-", behind, first)
@@ -85,19 +84,19 @@ class Memory:
         return code.builder.gep(self.pointer, [code.integer(number)])
 
     def address(self, code: Code) -> ir.Value:
-        """As an integer."""
+        """The address of the first element."""
         return code.builder.ptrtoint(self.pointer, INT64)
 
 
 def is_known(value: Any) -> bool:
-    """Whether it is a value of Python's that depends on nothing at run time."""
+    """Whether a value is known to Python, before run time."""
     if isinstance(value, tuple):
         return all(map(is_known, value))
     return not isinstance(value, (ir.Value, Memory))
 
 
 class Code:
-    """Where instructions go; `flags` are those of arithmetic on real numbers."""
+    """Where instructions are written; `flags` as in Function."""
 
     def __init__(self, builder: ir.IRBuilder, flags: Sequence[str] = ()) -> None:
         self.builder, self.flags = builder, tuple(flags)
@@ -123,7 +122,7 @@ class Code:
         return (self.builder.trunc if value.type.width > width else self.builder.sext)(value, kind)
 
     def real(self, value: Any, kind: ir.Type) -> ir.Value:
-        """A number as a real one."""
+        """A number as a real number."""
         if not isinstance(value, ir.Value):
             return kind(float(value))
         if isinstance(value.type, ir.IntType):
@@ -133,7 +132,7 @@ class Code:
         return (self.builder.fptrunc if kind == _REALS[np.float32] else self.builder.fpext)(value, kind)
 
     def truth(self, value: Any) -> Any:
-        """Whether it is true: a truth value of Python's, or one of 1 bit."""
+        """Whether a value is true: a truth value of Python's, or 1 bit."""
         if is_known(value):
             return bool(value)
         if value.type == _BIT:
@@ -143,7 +142,7 @@ class Code:
         return self.builder.fcmp_unordered("!=", value, value.type(0.0))
 
     def alike(self, values: Sequence[Any]) -> list[ir.Value]:
-        """Numbers of one type: beside a real number integers become such, of integers the widest counts."""
+        """Numbers of one type: the type of the real numbers, if any, else the widest integer."""
         kinds = [value.type for value in values if isinstance(value, ir.Value)]
         reals = [kind for kind in kinds if not isinstance(kind, ir.IntType)]
         reals += [_REALS[type(value)] for value in values if type(value) in _REALS]
@@ -155,7 +154,7 @@ class Code:
         return [self.integer(value, width if width > 1 else 64) for value in values]
 
     def value(self, value: Any, like: ir.Type) -> ir.Value:
-        """A number as one of a type, if nothing of it is lost: others are converted by NumPy's dtypes."""
+        """A number in the type `like`, if that is exact; other conversions need one of NumPy's dtypes."""
         kind = self.kind_of(value)
         if not isinstance(like, ir.IntType):
             return self.real(value, like)
@@ -179,7 +178,10 @@ class Code:
         """``a + b`` and so on."""
         if is_known(a) and is_known(b):
             return _OPERATORS[sign](a, b)
-        a, b = (_both_bits(self, a, b) if sign in "&|^" else None) or self.alike([a, b])
+        if sign in "&|^" and self.kind_of(a) == self.kind_of(b) == _BIT:  # not integers, as for other signs
+            a, b = self.value(a, _BIT), self.value(b, _BIT)
+        else:
+            a, b = self.alike([a, b])
         if not isinstance(a.type, ir.IntType):
             return getattr(self.builder, _OF_REALS[sign])(a, b, flags=self.flags)
         if sign in ("//", "%"):
@@ -187,7 +189,7 @@ class Code:
         return getattr(self.builder, _OF_INTEGERS[sign])(a, b)
 
     def _divided(self, sign: str, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Towards minus infinity, as Python does."""
+        """A quotient rounded towards minus infinity, or its remainder, as in Python."""
         builder = self.builder
         quotient, rest = builder.sdiv(a, b), builder.srem(a, b)
         differs = builder.icmp_signed("<", builder.xor(a, b), a.type(0))
@@ -199,7 +201,7 @@ class Code:
     def compared(self, sign: str, a: Any, b: Any) -> Any:
         """``a < b`` and so on."""
         if sign in ("is", "is not") or (is_known(a) and is_known(b)):
-            return _COMPARISONS[sign](a, b)
+            return _OPERATORS[sign](a, b)
         a, b = self.alike([a, b])
         if isinstance(a.type, ir.IntType):
             return self.builder.icmp_signed(sign, a, b)
@@ -214,7 +216,7 @@ class Code:
         return self.builder.fneg(a, flags=self.flags)
 
     def chosen(self, condition: Any, a: Any, b: Any) -> Any:
-        """``a if condition else b``, both computed."""
+        """``a if condition else b``; both are computed."""
         if isinstance(condition, bool):
             return a if condition else b
         if isinstance(a, tuple):
@@ -224,7 +226,7 @@ class Code:
         return self.builder.select(condition, *self.alike([a, b]))
 
     def least(self, values: Sequence[Any], sign: str = "<") -> Any:
-        """The least number, or with another sign the greatest one."""
+        """The least number, or with the sign ">" the greatest."""
         found = values[0]
         for value in values[1:]:
             found = self.chosen(self.compared(sign, value, found), value, found)
@@ -233,7 +235,7 @@ class Code:
     # --- memory
 
     def load(self, place: ir.Value) -> ir.Value:
-        """An element; of bytes and of integers of 32 bits the integer of 64 bits."""
+        """Read an element; bytes and integers of 32 bits become integers of 64 bits."""
         value = self.builder.load(place)
         if isinstance(value.type, ir.IntType) and value.type.width < 64:
             return (self.builder.zext if value.type.width == 8 else self.builder.sext)(value, INT64)
@@ -244,7 +246,7 @@ class Code:
         self.builder.store(self.value(value, place.type.pointee), place)
 
     def memory(self, address: Any, kind: Any, count: Any = None, columns: int | None = None) -> Memory:
-        """What is at an address, of a dtype."""
+        """The memory at an address, of a dtype."""
         element = _REALS.get(kind) or ir.IntType(_INTEGERS[kind])
         pointer = self.builder.inttoptr(self.integer(address), element.as_pointer())
         return Memory(pointer, count, columns)
@@ -252,7 +254,7 @@ class Code:
     # --- functions
 
     def call(self, function: Any, arguments: Sequence[Any]) -> Any:
-        """What a function returns."""
+        """Call a function; return its result."""
         if isinstance(function, Intrinsic):
             return function.write(self, *arguments)
         if isinstance(function, Function):
@@ -270,17 +272,12 @@ class Code:
         raise TypeError(f"{function} cannot be called by compiled code")
 
 
-def _both_bits(code: Code, a: Any, b: Any) -> list[ir.Value] | None:
-    """Truth values as they are: of other operators they become integers."""
-    if code.kind_of(a) == code.kind_of(b) == _BIT:
-        return [code.value(a, _BIT), code.value(b, _BIT)]
-    return None
-
-
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
     "//": operator.floordiv, "%": operator.mod, "&": operator.and_, "|": operator.or_,
     "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
+    "!=": operator.ne, "is": operator.is_, "is not": operator.is_not,
 }  # fmt: skip
 _OF_REALS = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}
 _OF_INTEGERS = {
@@ -291,10 +288,6 @@ _SIGNS = {
     ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
     ast.Is: "is", ast.IsNot: "is not",
-}  # fmt: skip
-_COMPARISONS: dict[str, Callable[..., bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
-    "!=": operator.ne, "is": operator.is_, "is not": operator.is_not,
 }  # fmt: skip
 
 
@@ -336,42 +329,23 @@ _KNOWN_CALLS: dict[Any, Callable[..., Any]] = {
 }
 
 
-class _FunctionDefinition(NamedTuple):
-    """A function as it is written, and how often each name is assigned to."""
-
-    tree: ast.FunctionDef
-    assigned: dict[str, int]
-
-
 @remembered
-def _definitions(file: str) -> dict[int, _FunctionDefinition]:
-    """The functions of a file by the line in which they begin."""
-    found = (node for node in ast.walk(ast.parse("".join(linecache.getlines(file)))))
-    functions = [node for node in found if isinstance(node, ast.FunctionDef)]
-    return {
-        min([f.lineno, *(one.lineno for one in f.decorator_list)]): _FunctionDefinition(f, _assigned(f))
-        for f in functions
-    }
-
-
-def _definition(function: Callable[..., Any]) -> _FunctionDefinition:
-    code = function.__code__
-    return _definitions(code.co_filename)[code.co_firstlineno]
+def _definitions(file: str) -> dict[int, tuple[ast.FunctionDef, dict[str, int]]]:
+    """The functions of a file by their first lines, each with the counts of `_assigned`."""
+    nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    return {min([f.lineno, *(one.lineno for one in f.decorator_list)]): (f, _assigned(f)) for f in functions}
 
 
 def _assigned(definition: ast.FunctionDef) -> dict[str, int]:
     """How often each name is assigned to; names that a block within the function assigns count twice."""
     counts: dict[str, int] = {}
-    top = {id(node) for statement in definition.body if not _is_block(statement)
-           for node in ast.walk(statement)}  # fmt: skip
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            counts[node.id] = counts.get(node.id, 0) + (1 if id(node) in top else 2)
+    for statement in definition.body:
+        times = 2 if isinstance(statement, (ast.For, ast.While, ast.If)) else 1
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                counts[node.id] = counts.get(node.id, 0) + times
     return counts
-
-
-def _is_block(node: ast.AST) -> bool:
-    return isinstance(node, (ast.For, ast.While, ast.If))
 
 
 class _Variable(NamedTuple):
@@ -381,28 +355,20 @@ class _Variable(NamedTuple):
 
 
 class _Expressions:
-    """The names and the expressions of one call of a function, as it is being written."""
+    """The names and the expressions of one call of a function."""
 
     def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self._code, self._builder, self._function = code, code.builder, function
-        self._definition, self._assigned = _definition(function)
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        own, defaults = function.__code__, function.__defaults__ or ()
+        self._definition, self._assigned = _definitions(own.co_filename)[own.co_firstlineno]
+        cells = zip(own.co_freevars, function.__closure__ or (), strict=True)
         self._free = {name: cell.cell_contents for name, cell in cells}
         self._scopes: list[dict[str, Any]] = [{}]
-        for name, value in zip(self._parameters(), self._completed(arguments), strict=True):
-            is_number = not is_known(value) and isinstance(value, ir.Value)
-            if name in self._assigned and (is_number or isinstance(value, (int, np.number))):
-                self._scopes[0][name] = self._variable(value)
-            else:
-                self._scopes[0][name] = value
-
-    def _parameters(self) -> list[str]:
-        return [argument.arg for argument in self._definition.args.args]
-
-    def _completed(self, arguments: Sequence[Any]) -> list[Any]:
-        defaults = self._function.__defaults__ or ()
-        missing = len(self._parameters()) - len(arguments)
-        return [*arguments, *defaults[len(defaults) - missing :]] if missing else [*arguments]
+        names = own.co_varnames[: own.co_argcount]
+        values = [*arguments, *defaults[len(defaults) + len(arguments) - len(names) :]]
+        for name, value in zip(names, values, strict=True):
+            changes = name in self._assigned and isinstance(value, (ir.Value, int, np.number))
+            self._scopes[0][name] = self._variable(value) if changes else value
 
     def _variable(self, value: Any) -> _Variable:
         kind = self._code.kind_of(value)
@@ -481,7 +447,7 @@ class _Expressions:
         return found
 
     def _of_boolop(self, node: ast.BoolOp) -> Any:
-        """A truth value; what stands behind is computed only where it counts."""
+        """A truth value; later operands are computed only if they decide it."""
         is_and = isinstance(node.op, ast.And)
         found = self._code.truth(self._value(node.values[0]))
         for other in node.values[1:]:
@@ -502,7 +468,7 @@ class _Expressions:
         return self._branched(condition, node.body, node.orelse)
 
     def _branched(self, condition: Any, body: ast.expr, other: ast.expr, *, to_truth: bool = False) -> Any:
-        """One of two values, of which the other one is not computed unless that is as good."""
+        """One of two values; the other is not computed, unless it can be without harm."""
         made = self._code.truth if to_truth else lambda value: value
         if _is_plain(body) and _is_plain(other):
             return self._code.chosen(condition, made(self._value(body)), made(self._value(other)))
@@ -513,9 +479,9 @@ class _Expressions:
             self._builder.position_at_end(place)
             values.append(made(self._value(node)))
             ends.append(self._builder.block)
-        is_bit = all(self._code.kind_of(value) == _BIT for value in values)
         kinds = [self._code.kind_of(value) for value in values]
-        kind = _BIT if is_bit else next((k for k in kinds if not isinstance(k, ir.IntType)), INT64)
+        integer = _BIT if kinds == [_BIT, _BIT] else INT64
+        kind = next((kind for kind in kinds if not isinstance(kind, ir.IntType)), integer)
         numbers = []
         for end, value in zip(ends, values, strict=True):
             self._builder.position_at_end(end)
@@ -539,17 +505,17 @@ class _Expressions:
 
 
 class _Body(_Expressions):
-    """One call of a function, as it is being written: its statements."""
+    """The statements of one call of a function."""
 
     def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         super().__init__(code, function, arguments)
         self._loops: list[ir.Block] = []  # where ``continue`` goes
-        self._results: Any = None  # the variables of what is returned from several places
+        self._results: Any = None  # the variables of the results, if several statements return them
         self._returned: Any = None
         self._end: ir.Block | None = None
 
     def result(self) -> Any:
-        """Write the function; what it returns."""
+        """Write the function; return its results."""
         returns = [node for node in ast.walk(self._definition) if isinstance(node, ast.Return)]
         body = self._definition.body
         if returns and not (len(returns) == 1 and returns[0] is body[-1]):
@@ -610,12 +576,15 @@ class _Body(_Expressions):
                 return
             try:
                 getattr(self, f"_do_{type(statement).__name__.lower()}")(statement)
+            except TranslationError:
+                raise
             except Exception as error:
-                raise _located(error, self._function, statement) from error
+                where = f"{self._function.__code__.co_filename}:{statement.lineno}"
+                raise TranslationError(f"{where}: {type(error).__name__}: {error}") from error
 
     @contextlib.contextmanager
     def _block(self, place: ir.Block, behind: ir.Block) -> Iterator[None]:
-        """Write a block that goes on behind it, if it goes on."""
+        """Write a block; unless it ends by itself, the block `behind` follows."""
         self._builder.position_at_end(place)
         self._scopes.append({})
         yield
@@ -641,9 +610,6 @@ class _Body(_Expressions):
     def _do_expr(self, statement: ast.Expr) -> None:
         if not isinstance(statement.value, ast.Constant):
             self._value(statement.value)
-
-    def _do_pass(self, statement: ast.Pass) -> None:
-        """Nothing."""
 
     def _do_return(self, statement: ast.Return) -> None:
         value = None if statement.value is None else self._value(statement.value)
@@ -713,7 +679,7 @@ class _Body(_Expressions):
 
 
 def _mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """The function of a value, or of each one of a tuple."""
+    """The function of a value, or of each value of a tuple."""
     if isinstance(value, tuple):
         return tuple(_mapped(function, *parts) for parts in zip(value, *others, strict=True))
     return function(value, *others)
@@ -726,33 +692,25 @@ _PLAIN = (
 
 
 def _is_plain(node: ast.expr) -> bool:
-    """Whether it can be computed where nobody asks for it: it reads no memory and divides no integers."""
+    """Whether an expression can be computed needlessly: it reads no memory and divides no integers."""
     return all(
         isinstance(part, _PLAIN) and not isinstance(part, (ast.FloorDiv, ast.Mod)) for part in ast.walk(node)
     )
 
 
-def _located(error: Exception, function: Callable[..., Any], node: ast.stmt) -> Exception:
-    """The same with the line that could not be translated."""
-    if isinstance(error, TranslationError):
-        return error
-    where = f"{function.__code__.co_filename}:{node.lineno}"
-    return TranslationError(f"{where}: {type(error).__name__}: {error}")
-
-
 class TranslationError(TypeError):
-    """A line is not of the part of Python that can be translated."""
+    """A line is outside the part of Python that can be translated."""
 
 
 class CFunction:
-    """A function of Python that becomes a C function, whose types are those of its `signature`.
+    """A function of Python that becomes a C function of the types in `signature`.
 
-    Other functions of its module call it; what calls it from elsewhere has its address.
+    Other functions of its module call it; callers from elsewhere use its address.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: str, flags: Sequence[str]) -> None:
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
         result, _, arguments = signature.rstrip(")").partition("(")
-        self.name, self._function = function.__name__, Function(function, flags)
+        self.name, self._function = function.__name__, Function(function)
         self._result = _TYPES[result]
         self._kinds = [_TYPES[argument.strip()] for argument in arguments.split(",") if argument.strip()]
         self._made: ir.Function | None = None
@@ -768,7 +726,7 @@ class CFunction:
             code.builder.ret(code.value(found, self._result))
 
     def called(self, code: Code, arguments: Sequence[Any]) -> ir.Value:
-        """A call from another function of the module, which was written later."""
+        """A call from a later function of the module."""
         values = [code.value(value, kind) for value, kind in zip(arguments, self._kinds, strict=True)]
         return code.builder.call(self._made, values)
 
