@@ -12,6 +12,8 @@ Array = Any
 
 
 class ReferenceActivation(NamedTuple):
+    """An activation with its parameters; NaN for a parameter that it lacks."""
+
     name: str
     alpha: float
     beta: float
@@ -26,21 +28,20 @@ _DEFAULT_ALPHA = {
     "elu": 1.0,
 }
 _DEFAULT_BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
-
-
 _ACTIVATIONS = {*_DEFAULT_ALPHA, "relu", "sigmoid", "softplus", "softsign", "tanh"}
 
 
 def read_activations(
     operator: str,
+    count: int,
     names: Sequence[str] | None,
     alphas: Sequence[float] | None,
     betas: Sequence[float] | None,
     directions: int,
-    defaults: Sequence[str],
 ) -> list[list[ReferenceActivation]]:
-    """[[f, g, ...] of each direction]; alphas and betas stand only for the activations that take them."""
-    names = list(defaults) * directions if names is None else names
+    """The `count` activations of each direction; alphas and betas only for the activations that take them."""
+    if names is None:
+        names = (["Tanh"] if count == 1 else ["Sigmoid", "Tanh", "Tanh"][:count]) * directions
     left_alphas, left_betas = list(alphas or []), list(betas or [])
     read = []
     for name in (n.lower() for n in names):
@@ -52,11 +53,16 @@ def read_activations(
         if name in _DEFAULT_BETA and left_betas:
             beta = float(left_betas.pop(0))
         read.append(ReferenceActivation(name, alpha, beta))
-    return [read[len(defaults) * d : len(defaults) * (d + 1)] for d in range(directions)]
+    return [read[count * d : count * (d + 1)] for d in range(directions)]
+
+
+def sigmoid(xp: Any, x: Array) -> Array:
+    """The logistic function by its definition."""
+    return 1 / (1 + xp.exp(-x))
 
 
 def activate(xp: Any, activation: ReferenceActivation, x: Array) -> Array:
-    """Value of an activation, written such that autograd's slopes at the kinks are the documented ones."""
+    """The value of an activation. Autograd of it gives the documented slopes at the kinks."""
     name, alpha, beta = activation
     zero = xp.zeros_like(x)
     if name == "sigmoid":
@@ -84,7 +90,7 @@ def activate(xp: Any, activation: ReferenceActivation, x: Array) -> Array:
 
 
 def slope_from_output(activation: ReferenceActivation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Derivative of an activation where its value is y; x is used only where y does not tell the branch."""
+    """The slope of an activation at x, with the value y; x is read only if y does not tell the branch."""
     name, alpha, beta = activation
     if name == "sigmoid":
         return y * (1 - y)

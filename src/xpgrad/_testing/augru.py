@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from xpgrad._operators.units import UNITS
+from xpgrad._testing.activations import sigmoid
 from xpgrad._testing.cells import unit_reference
 
 Array = Any
-
-
-def _sigmoid(xp: Any, x: Array) -> Array:
-    return 1 / (1 + xp.exp(-x))
 
 
 def augru_step(
     xp: Any, x: Array, h: Array, W: Any, R: Any, v: Any, attention: Array, linear_before_reset: int = 0
 ) -> Array:
     """One step of the AUGRU, for `unit_reference`."""
-    r = _sigmoid(xp, W.r(x) + R.r(h) + v.wr + v.rr)
-    z = (1 - attention) * _sigmoid(xp, W.z(x) + R.z(h) + v.wz + v.rz)
+    r = sigmoid(xp, W.r(x) + R.r(h) + v.wr + v.rr)
+    z = (1 - attention) * sigmoid(xp, W.z(x) + R.z(h) + v.wz + v.rz)
     inside = r * (R.h(h) + v.rh) if linear_before_reset else R.h(r * h) + v.rh
     return (1 - z) * xp.tanh(W.h(x) + v.wh + inside) + z * h
 
@@ -41,8 +38,8 @@ def augru_reference(
 ) -> tuple[Array, ...]:
     r"""Naive AUGRU: `xpgrad.augru` by the definition.
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The cells that a user wrote: their plain formula, and the check of a cell."""
+"""A user's cell: its plain formula one step at a time, and its check."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Array = Any
 
 
 class _Blocks:
-    """What stands for W, R, v or an input in a step: by its name each block, as a product or as it is.
+    """W, R, v or an input in a step: an attribute for each block, as a product or as the array.
 
-    A block of R has rows for each head, which multiply the head's part of a value.
+    A block of R has rows for each head. They multiply the head's part of a value.
     """
 
     def __init__(self, array: Array, names: Sequence[str], multiplies: bool, heads: int = 1) -> None:
@@ -46,7 +46,7 @@ def _product_with(block: Array, heads: int) -> Callable[[Array], Array]:
 
 
 class _OfHeads:
-    """The namespace of a step with several heads: `mean` is within a head."""
+    """The namespace of a step with several heads: `mean` is taken within each head."""
 
     def __init__(self, xp: Any, heads: int) -> None:
         self._xp, self._heads = xp, heads
@@ -55,7 +55,7 @@ class _OfHeads:
         return getattr(self._xp, name)
 
     def mean(self, x: Array, axis: int = -1, keepdims: bool = True) -> Array:
-        """Of each column its head's mean."""
+        """The mean of each column's head."""
         xp, width = self._xp, x.shape[0] // self._heads
         parts = [x[k * width : (k + 1) * width] for k in range(self._heads)]
         return xp.concat([xp.zeros_like(part) + xp.mean(part) for part in parts], axis=0)
@@ -73,10 +73,10 @@ def cell_reference(
     direction: str = "forward",
     **inputs: Array,
 ) -> tuple[Array, ...]:
-    r"""Naive `xpgrad.Cell`: its step as it was written, one sample and one step at a time.
+    r"""Naive `xpgrad.Cell`: the user's step, one sample and one step at a time.
 
-    Only the step's own operations, nothing written in place: with torch tensors that require gradients,
-    PyTorch's autograd differentiates it. Pullbacks that the step gives are not used.
+    The function uses the step's own operations and writes nothing in place. With torch tensors that require
+    gradients, PyTorch's autograd differentiates it. It does not use the pullbacks that the step gives.
 
     Parameters
     ----------
@@ -87,9 +87,9 @@ def cell_reference(
     initial : mapping of str to array, optional
         Initial states (D, N, H) by the states' names; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
-        As the cell has it.
+        The direction of time.
     **inputs : array
-        The inputs beside X, by name.
+        The inputs other than X, by name.
 
     Returns
     -------
@@ -149,12 +149,12 @@ def _over_sequences(
             kind: _Blocks(array[d, ...], step.blocks[kind], kind != "v", step.heads if kind == "R" else 1)
             for kind, array in given.items()
         }
-        beside = {
+        others = {
             name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :]
             for name, names in step.inputs.items()
         }
         named = dict(zip(step.states, states, strict=True))
-        after = step.formula(own_xp, X[t, n, :], **named, **taken, **beside)
+        after = step.formula(own_xp, X[t, n, :], **named, **taken, **others)
         return tuple(after) if isinstance(after, tuple | list) else (after,)
 
     padding = [zeros] * len(step.states)
@@ -170,14 +170,15 @@ def unit_reference(unit: Unit, formula: Callable[..., Any]) -> Callable[..., tup
     unit : Unit
         The operator.
     formula : callable
-        The step as `xpgrad.Cell` takes it, with the gates' names for the blocks. The biases are v: of the
-        gate z ``v.z``, or of two ``v.wz`` and ``v.rz``; 0 where there are none. It gets the operator's own
-        attributes by name.
+        The step as `xpgrad.Cell` takes it; its blocks have the gates' names. v holds the biases, zeros if B
+        is None: ``v.z`` for the gate z, or ``v.wz`` and ``v.rz`` for an operator with two. The step gets the
+        operator's own attributes by name.
 
     Returns
     -------
     callable
-        What takes the operator's arguments by name, in layout 0, to the outputs that have a cotangent.
+        A function of the operator's arguments by name, in layout 0. It returns the outputs that have a
+        cotangent.
     """
     gates, states = unit.gates.split(), list(unit.states)
     biases = gates if unit.biases == 1 else [f"{side}{gate}" for side in "wr" for gate in gates]
@@ -212,7 +213,7 @@ def unit_reference(unit: Unit, formula: Callable[..., Any]) -> Callable[..., tup
 
 
 def check_cell(cell: Cell, *, seed: int = 0) -> None:
-    """Check a cell on small random arrays: against its plain formula, and against central differences.
+    """Check a cell on small random arrays, against its plain formula and central differences.
 
     Parameters
     ----------
@@ -243,7 +244,8 @@ def check_cell(cell: Cell, *, seed: int = 0) -> None:
             arguments[kind] = 0.7 * rng.standard_normal((D, count * H, *tails[kind]))
         arguments |= {f"initial_{name}": rng.standard_normal((D, N, H)) for name in cell.carried}
         for number, (name, blocks) in enumerate(cell.inputs.items()):
-            width = 1 if not blocks and (number + D) % 2 else max(1, len(blocks)) * H  # each way in one call
+            # an input without blocks has the width 1 in one call and H in another
+            width = 1 if not blocks and (number + D) % 2 else max(1, len(blocks)) * H
             arguments[name] = rng.standard_normal((T, N, width))
         options: dict[str, Any] = {"direction": direction, "sequence_lens": lengths}
         _check_cell_call(cell, arguments, options)

@@ -17,7 +17,7 @@ _RTOL = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 def to_numpy(array: Array) -> np.ndarray:
     """Copy an array of any namespace and device into a NumPy array.
 
-    Floating-point values come as float64, so that half precision types that NumPy lacks arrive too.
+    Floating-point values become float64, because NumPy lacks some types of half precision.
 
     Parameters
     ----------
@@ -37,14 +37,14 @@ def to_numpy(array: Array) -> np.ndarray:
     dtype('float64')
     """
     xp = array_namespace(array)
-    if is_jax_array(array):  # NumPy knows its dtypes, and it has no float64 unless it is told to
+    if is_jax_array(array):  # NumPy can read its dtypes; JAX has no float64 by default
         kind = np.float64 if xp.isdtype(array.dtype, "real floating") else None
         return np.array(array).astype(kind or array.dtype)
     if xp.isdtype(array.dtype, "real floating"):
         array = xp.astype(array, xp.float64)
     if is_torch_array(array):
         array = array.detach().cpu().numpy()
-    if hasattr(array, "unwrap_numpy"):  # ndonnx's arrays have their values in this way only
+    if hasattr(array, "unwrap_numpy"):  # the only way to the values of ndonnx's arrays
         array = array.unwrap_numpy()
     return np.array(array)
 
@@ -60,9 +60,8 @@ def relative_error(actual: Array, desired: Array) -> float:
     Returns
     -------
     float
-        ``max|actual - desired| / max|desired|``, computed in float64; the absolute difference where `desired`
-        is zero throughout, 0 for empty arrays, and infinity where one holds NaN (or an infinity) and the
-        other does not.
+        ``max|actual - desired| / max|desired|``, computed in float64. The absolute difference if `desired` is
+        all zeros; 0 for empty arrays; infinity if only one array has NaN or an infinity at some place.
 
     Examples
     --------
@@ -86,8 +85,8 @@ def assert_close(
 ) -> None:
     """Assert that two arrays are of one kind and agree.
 
-    Namespace, dtype, shape and device are compared before the numbers; the numbers by the largest difference
-    relative to the largest magnitude of `desired`.
+    Namespace, dtype, shape and device are compared first. Then the largest difference of the numbers is
+    compared with the largest magnitude of `desired`.
 
     Parameters
     ----------
@@ -96,8 +95,8 @@ def assert_close(
     desired : array
         The expected array.
     like : array, optional
-        The array whose namespace, dtype and device `actual` must have. Default: `desired`. Give it where
-        `desired` was computed in another namespace or precision.
+        The array whose namespace, dtype and device `actual` must have. Default: `desired`. Give it if
+        `desired` has another namespace or precision.
     rtol : float, optional
         Allowed difference relative to the largest magnitude of `desired`. Default: by the dtype of `actual`,
         1e-10 in float64, 1e-5 in float32, 5e-3 in float16, 4e-2 in bfloat16.
@@ -109,7 +108,7 @@ def assert_close(
     Raises
     ------
     AssertionError
-        If something differs; the message says what, where, and both values.
+        If something differs. The message names the place and both values.
 
     Examples
     --------
@@ -119,15 +118,12 @@ def assert_close(
     """
     assert_same_kind(actual, desired if like is None else like, tuple(desired.shape), label)
     if rtol is None:
-        rtol = _RTOL[dtype_name(actual.dtype)] if _is_floating(actual) else 0.0
+        rtol = _RTOL.get(dtype_name(actual.dtype), 0.0)
     a, b = to_numpy(actual), to_numpy(desired)
-    differences, scale = differences_of(a, b)
-    allowed = rtol * scale + atol
-    if differences.size and not differences.max() <= allowed:
-        worst = worst_index(differences)
+    if wrong := worst_difference(a, b, rtol, atol):
+        index, size = wrong
         raise AssertionError(
-            f"{label} differs at index {worst}: {a[worst]!s}, expected {b[worst]!s} "
-            f"(difference {differences[worst]:.3g}, allowed {allowed:.3g})"
+            f"{label} differs at index {index}: {a[index]!s}, expected {b[index]!s} ({size})"
         )
 
 
@@ -149,12 +145,8 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).rsplit(".", 1)[-1].strip("'>")
 
 
-def _is_floating(array: Array) -> bool:
-    return bool(array_namespace(array).isdtype(array.dtype, "real floating"))
-
-
 def differences_of(actual: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, float]:
-    """Elementwise absolute differences (infinite where only one is finite) and the scale of `desired`."""
+    """Absolute differences, infinite where only one value is finite; the largest magnitude of `desired`."""
     if actual.shape != desired.shape:
         raise AssertionError(f"shape {actual.shape}, expected {desired.shape}")
     if desired.dtype == bool:
@@ -167,12 +159,20 @@ def differences_of(actual: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray,
     return differences, float(np.max(np.abs(np.where(finite, desired, 0)), initial=0.0))
 
 
-def worst_index(differences: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(k) for k in np.unravel_index(np.argmax(differences), differences.shape))
+def worst_difference(
+    actual: np.ndarray, desired: np.ndarray, rtol: float, atol: float
+) -> tuple[tuple[int, ...], str] | None:
+    """The index of the largest difference, and its size in words; None if it is allowed."""
+    differences, scale = differences_of(actual, desired)
+    allowed = rtol * scale + atol
+    if differences.size == 0 or differences.max() <= allowed:
+        return None
+    worst = tuple(int(k) for k in np.unravel_index(np.argmax(differences), differences.shape))
+    return worst, f"difference {differences[worst]:.3g}, allowed {allowed:.3g}"
 
 
 def assert_same_kind(actual: Array, like: Array, shape: tuple[int, ...], label: str) -> None:
-    """Namespace, dtype and device of `like`, and the given shape."""
+    """Assert that an array has the namespace, dtype and device of `like`, and the given shape."""
     if actual is None:
         raise AssertionError(f"{label} is None, expected an array of shape {shape}")
     if not hasattr(actual, "shape"):

@@ -18,7 +18,7 @@ Array = Any
 def _meetings(
     X_size: Sequence[int], kernel: Sequence[int], Y_size: Sequence[int], attributes: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
-    """The spatial indices (of X, of W, of Y) that meet; what meets the padding is left out."""
+    """The spatial indices (of X, of W, of Y) of each product; products with the padding are left out."""
     for j in itertools.product(*map(range, Y_size)):
         for k in itertools.product(*map(range, kernel)):
             i = tuple(
@@ -32,7 +32,7 @@ def _meetings(
 
 
 def _spelled_out(n: int, strides: Any, pads: Any, dilations: Any) -> dict[str, list[int]]:
-    """One number a dimension each, two of the pads."""
+    """The attributes with one number for each dimension; pads have two."""
 
     def each(value: Any) -> list[int]:
         return [value] * n if isinstance(value, int) else list(value)
@@ -55,7 +55,7 @@ def conv_reference(
     dilations: int | Sequence[int] = 1,
     group: int = 1,
 ) -> np.ndarray:
-    """`xpgrad.conv`, as its direct sum in float64: one pair of positions after the other.
+    """`xpgrad.conv` as its direct sum in float64, one pair of positions after the other.
 
     Parameters
     ----------
@@ -91,13 +91,13 @@ def conv_reference(
 
 
 def _at(array: np.ndarray, position: tuple[int, ...]) -> np.ndarray:
-    """A view of the matrix of an array's first two dimensions, at one position of the others."""
+    """A view of an array's first two dimensions as a matrix, at one position of the other dimensions."""
     index: tuple[Any, ...] = (slice(None), slice(None), *position)
     return array[index]
 
 
 def _group_channels(channels: int, outputs: int, group: int) -> Iterator[tuple[slice, slice]]:
-    """The channels that each group sees, and those that it makes."""
+    """The input channels and the output channels of each group."""
     c, o = channels // group, outputs // group
     return ((slice(g * c, (g + 1) * c), slice(g * o, (g + 1) * o)) for g in range(group))
 
@@ -114,7 +114,7 @@ def conv_grad_reference(
     per_sample: bool | str = False,
     sample_weight: Array | None = None,
 ) -> ConvGrads:
-    """`xpgrad.conv_grad`, as the direct sums in float64.
+    """`xpgrad.conv_grad` as its direct sums in float64.
 
     Parameters
     ----------

@@ -1,22 +1,22 @@
-"""Central differences, and gradient rules beside them."""
+"""Central differences, and gradient rules compared with them."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from xpgrad._testing.comparing import assert_same_kind, differences_of, dtype_name, to_numpy, worst_index
+from xpgrad._testing.comparing import assert_same_kind, dtype_name, to_numpy, worst_difference
 
 Array = Any
 
 
 _RTOL_DIFFERENCES = {"float64": 1e-6, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Relative tolerance of `check_vjp` by dtype: central differences are good for about nine digits."""
+"""Relative tolerance of `check_vjp` by dtype: central differences give about nine correct digits."""
 
 
 def numerical_jacobian(
@@ -39,7 +39,7 @@ def numerical_jacobian(
     name : str
         The argument to vary.
     step : float
-        The step h, relative to the element's magnitude where that is above 1.
+        The step h; it is multiplied by the element's magnitude if that is above 1.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def numerical_jacobian(
 
     columns = []
     for index in range(values.size):
-        h = step * max(1.0, abs(float(values.reshape(-1)[index]))) if values.size else step
+        h = step * max(1.0, abs(float(values.reshape(-1)[index])))
         ahead, behind = outputs_at(index, h), outputs_at(index, -h)
         columns.append([(a - b) / (2 * h) for a, b in zip(ahead, behind, strict=True)])
     if not columns:
@@ -95,24 +95,24 @@ def check_vjp(
     r"""Check a gradient rule against central differences in float64.
 
     For outputs :math:`y_k = f_k(x_1, x_2, \dots)` and random cotangents :math:`\bar y_k` the rule must return
-    :math:`\bar x_j = \sum_k (\partial y_k / \partial x_j)^T \bar y_k` for every argument. Each argument is
-    varied on its own, one element at a time. Where cotangents may be left out, every combination of given and
-    left out is checked, with at least one given. Each result must have its argument's shape, dtype, device
-    and namespace, and nobody may write to arguments or cotangents.
+    :math:`\bar x_j = \sum_k (\partial y_k / \partial x_j)^T \bar y_k` for every argument. The
+    differences vary one element of one argument at a time. If cotangents may be left out, every combination
+    with at least one cotangent is checked. Each result must have its argument's shape, dtype, device and
+    namespace. The rule must not write to arguments or cotangents.
 
     Parameters
     ----------
     forward : callable
         The operator, called as ``forward(**arguments)``; returns an array or a tuple of arrays. It must
-        accept float64, in which the differences are taken. Bind attributes and integer inputs beforehand,
+        accept float64: the differences are computed in it. Bind attributes and integer inputs beforehand,
         with a lambda or ``functools.partial``.
     gradient : callable
-        The rule, called as ``gradient(*cotangents, **arguments)``, with one cotangent per output, None where
-        it is left out. Returns the gradients as a mapping by argument name, or as a sequence in the order of
-        `arguments`, or as the array itself for a single argument.
+        The rule, called as ``gradient(*cotangents, **arguments)``, with one cotangent per output; a cotangent
+        that is left out is None. Returns the gradients as a mapping by argument name, or as a sequence in the
+        order of `arguments`, or as the array itself for a single argument.
     arguments : mapping of str to array
-        The floating-point arguments, of one namespace, dtype and device. The rule is given them as they are,
-        so that it is checked in its own precision.
+        The floating-point arguments, of one namespace, dtype and device. The rule gets them unchanged and is
+        checked in their precision.
     operator : str, optional
         Name for the messages. Default: the name of `forward`.
     outputs : sequence of str, optional
@@ -123,7 +123,7 @@ def check_vjp(
         Allowed difference relative to the largest magnitude of the gradient. Default: 1e-6 in float64, 1e-4
         in float32, 2e-2 in float16, 1e-1 in bfloat16.
     atol : float
-        Allowed difference beyond that; covers the rounding of the differences of a gradient that is zero.
+        Allowed difference beyond that; it covers rounding where the gradient is zero.
     step : float
         Step of the differences. Keep kinks of `forward` further away than that.
     seed : int
@@ -132,15 +132,15 @@ def check_vjp(
     Raises
     ------
     AssertionError
-        At the first wrong gradient, naming operator, argument, the index of the worst element and
+        At the first wrong gradient. The message names operator, argument, the index of the worst element and
         both values.
     TypeError
-        Where the namespace makes something else of float64, as JAX does without ``jax_enable_x64``.
+        If the namespace has no float64, such as JAX without ``jax_enable_x64``.
 
     Notes
     -----
-    The differences cost two evaluations of `forward` per element: keep the arguments small, but not square,
-    and every axis longer than 1.
+    The differences cost two evaluations of `forward` per element. Keep the arguments small, and all axes of
+    different lengths above 1.
 
     Examples
     --------
@@ -164,7 +164,8 @@ def check_vjp(
     """
     operator = _name_of(forward) if operator is None else operator
     first = next(iter(arguments.values()))
-    in_float64 = {name: _cast(array, "float64") for name, array in arguments.items()}
+    xp = array_namespace(first)
+    in_float64 = {name: xp.astype(array, xp.float64) for name, array in arguments.items()}
     for name, array in in_float64.items():
         if (became := dtype_name(array.dtype)) != "float64":
             raise TypeError(
@@ -181,14 +182,16 @@ def check_vjp(
         rtol = _RTOL_DIFFERENCES[dtype_name(first.dtype)]
 
     rng = np.random.default_rng(seed)
-    cotangents = [_from_numpy(rng.standard_normal(shape), first) for shape in shapes]
+    cotangents = [
+        xp.asarray(rng.standard_normal(shape), dtype=first.dtype, device=device(first)) for shape in shapes
+    ]
     jacobians = {name: numerical_jacobian(forward, in_float64, name, step=step) for name in arguments}
     before = [to_numpy(a) for a in (*arguments.values(), *cotangents)]
-
     values = before[len(arguments) :]
     labels = [*arguments, *(f"the cotangent of {n}" for n in names)]
-
-    for given in _combinations(len(names), cotangents_optional):
+    # all cotangents first: that combination is the most likely to fail
+    choices = (True, False) if cotangents_optional else (True,)
+    for given in filter(any, itertools.product(choices, repeat=len(names))):
         used = [c if g else None for c, g in zip(cotangents, given, strict=True)]
         results = _by_name(gradient(*used, **arguments), list(arguments), operator)
         said = ", ".join(n for n, g in zip(names, given, strict=True) if g)
@@ -214,14 +217,11 @@ def _assert_gradient(
 ) -> None:
     assert_same_kind(result, like, tuple(like.shape), f"{operator}: the gradient of {name}")
     actual = to_numpy(result)
-    differences, scale = differences_of(actual, desired)
-    allowed = rtol * scale + atol
-    if differences.size and not differences.max() <= allowed:
-        worst = worst_index(differences)
+    if wrong := worst_difference(actual, desired, rtol, atol):
+        index, size = wrong
         raise AssertionError(
-            f"{operator}: the gradient of {name} is wrong at index {worst}: {actual[worst]!s} by the rule, "
-            f"{desired[worst]!s} by central differences (difference {differences[worst]:.3g}, "
-            f"allowed {allowed:.3g}; cotangents for {said})"
+            f"{operator}: the gradient of {name} is wrong at index {index}: {actual[index]!s} by the rule, "
+            f"{desired[index]!s} by central differences ({size}; cotangents for {said})"
         )
 
 
@@ -234,12 +234,6 @@ def pull_back(
         if cotangent is not None:
             total = total + np.tensordot(cotangent, jacobian, axes=cotangent.ndim)
     return total
-
-
-def _combinations(count: int, optional: bool) -> Iterator[tuple[bool, ...]]:
-    """All given first: the most telling combination fails first. None given is none."""
-    every = itertools.product((True, False), repeat=count) if optional else iter([(True,) * count])
-    return filter(any, every)
 
 
 def _by_name(results: Any, names: list[str], operator: str) -> Mapping[str, Array]:
@@ -265,13 +259,3 @@ def _name_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
-
-
-def _cast(array: Array, dtype: str) -> Array:
-    xp = array_namespace(array)
-    return xp.astype(array, getattr(xp, dtype))
-
-
-def _from_numpy(values: np.ndarray, like: Array) -> Array:
-    xp = array_namespace(like)
-    return xp.asarray(values, dtype=like.dtype, device=device(like))

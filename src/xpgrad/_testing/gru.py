@@ -13,7 +13,6 @@ from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk
 from xpgrad.gru import GRUForward, GRUGrads
 
 Array = Any
-_GRU_ACTIVATIONS = ("Sigmoid", "Tanh")
 
 
 def gru_reference(
@@ -47,12 +46,12 @@ def gru_reference(
             &\text{with linear_before_reset} = 1 \\
         h_t &= (1 - z_t) \odot n_t + z_t \odot h_{t-1}
 
-    w and v are B's halves, the input and the recurrence biases; with `clip` every argument of f and g is
-    bounded to [-clip, clip]. With zoneout the state is :math:`k \odot h_{t-1} + (1 - k) \odot h_t`, and
-    `recurrent_mask` multiplies :math:`h_{t-1}` where it meets R.
+    w and v are B's halves, the input and the recurrence biases. `clip` bounds every argument of f and g to
+    [-clip, clip]. Zoneout replaces the state by :math:`k \odot h_{t-1} + (1 - k) \odot h_t`.
+    `recurrent_mask` multiplies :math:`h_{t-1}` in its product with R.
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it: an oracle for every option.
 
     Parameters
     ----------
@@ -86,26 +85,18 @@ def gru_reference(
     (5, 1, 2, 4)
     """
     xp = array_namespace(X)
-    acts = read_activations(
-        "gru_reference", activations, activation_alpha, activation_beta, W.shape[0], _GRU_ACTIVATIONS
-    )
+    acts = read_activations("gru_reference", 2, activations, activation_alpha, activation_beta, W.shape[0])
 
-    def step(
-        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
-    ) -> tuple[tuple[Array, ...], Array]:
+    def step(d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array) -> Any:
         """One step of one sample: x (I,), h (H,), W (3H, I), R (3H, H), b (6H,)."""
         [h], (f_act, g_act) = states, acts[d]
         H = h.shape[0]
-        inputs, product = xp.matmul(W, x), xp.matmul(R, h)
-        v = xp.zeros_like(product)
-        if b is not None:
-            inputs, v = inputs + b[: 3 * H], b[3 * H :]
+        inputs, product, v = xp.matmul(W, x) + b[: 3 * H], xp.matmul(R, h), b[3 * H :]
         a = inputs + product + v
         z, r = (activate(xp, f_act, bounded(xp, a[k * H : (k + 1) * H], clip)) for k in range(2))
         after, before = r * (product + v)[2 * H :], xp.matmul(R[2 * H :, :], r * h) + v[2 * H :]
-        n = activate(
-            xp, g_act, bounded(xp, inputs[2 * H :] + (after if linear_before_reset else before), clip)
-        )
+        a_n = inputs[2 * H :] + (after if linear_before_reset else before)
+        n = activate(xp, g_act, bounded(xp, a_n, clip))
         return ((1 - z) * n + z * h,), xp.concat([z, r, n])
 
     [H_all], [H_t], zrh = walk(
@@ -142,8 +133,8 @@ def gru_grad_reference(
 ) -> GRUGrads:
     r"""Naive GRU backward in NumPy: `xpgrad.gru_grad`, one sample and one step at a time.
 
-    A step takes :math:`\bar h_t` (what the later steps and the cotangents sent) to the cotangents of what z,
-    n and r took through their activations
+    A step takes :math:`\bar h_t`, the sum from later steps and cotangents, to the cotangents of the arguments
+    of f and g
 
     .. math::
 
@@ -163,15 +154,15 @@ def gru_grad_reference(
 
     and the parameters' gradients sum over steps.
 
-    The slopes of the gates are read off the saved values. What these do not tell, which arguments of f and g
-    were clipped and, for LeakyRelu, Elu and ThresholdedRelu with a negative alpha, their branch, comes from
-    the arguments themselves, rebuilt from X, the saved arrays and the parameters.
+    The saved gates give the slopes. They do not tell which arguments of f and g were clipped, nor the branch
+    of LeakyRelu, Elu and ThresholdedRelu with a negative alpha. For these the function computes the arguments
+    again, from X, the saved arrays and the parameters.
 
     Parameters
     ----------
-    X, W, R, H_all, zrh, grad_H_all, grad_H_t, B, sequence_lens, initial_h, recurrent_mask, zoneout_h
+    X, W, R, H_all, zrh, grad_H_all, grad_H_t, B, sequence_lens, initial_h
         NumPy arrays, as for `xpgrad.gru_grad`. They are taken to be valid.
-    reset
+    recurrent_mask, zoneout_h, reset
         The same.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
         As for `xpgrad.gru_grad`.
@@ -199,9 +190,7 @@ def gru_grad_reference(
     (1, 12, 4)
     """
     D, H = W.shape[0], R.shape[2]
-    acts = read_activations(
-        "gru_grad_reference", activations, activation_alpha, activation_beta, D, _GRU_ACTIVATIONS
-    )
+    acts = read_activations("gru_grad_reference", 2, activations, activation_alpha, activation_beta, D)
 
     def step(at: StepBack) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         [h_prev], [dh] = at.before, at.cotangents
@@ -211,7 +200,7 @@ def gru_grad_reference(
         R_z, R_r, R_h = np.split(r, 3)
         b_x, b_h = b[: 3 * H], b[3 * H :]
 
-        # what the gates' activations took
+        # the arguments of f and g
         source = h_prev if linear_before_reset else reset * h_prev
         q = R_h @ source + b_h[2 * H :]
         inputs = w @ x + b_x

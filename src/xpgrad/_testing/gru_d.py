@@ -6,6 +6,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
+from xpgrad._testing.activations import sigmoid
 from xpgrad._testing.sequences import each_step, lengths_of
 
 Array = Any
@@ -28,8 +29,8 @@ def gru_d_reference(
 ) -> tuple[Array, ...]:
     r"""Naive GRU-D: `xpgrad.gru_d` by the definition, for values without NaN.
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it.
 
     Parameters
     ----------
@@ -60,9 +61,6 @@ def gru_d_reference(
     def decay(x: Array) -> Array:
         return xp.exp(-xp.where(x > 0, x, 0 * x))
 
-    def sigmoid(x: Array) -> Array:
-        return 1 / (1 + xp.exp(-x))
-
     def step(d: int, x: Array, m: Array, gap: Array, last: Array, h: Array) -> tuple[Array, Array]:
         average = 0 * x if mean is None else mean[d, :]
         last = m * x + (1 - m) * last
@@ -74,7 +72,7 @@ def gru_d_reference(
         (pz, pr, ph), (Rz, Rr, Rh) = (
             [a[k * H : (k + 1) * H, ...] for k in range(3)] for a in (p, R[d, :, :])
         )
-        z, r = sigmoid(pz + xp.matmul(Rz, h)), sigmoid(pr + xp.matmul(Rr, h))
+        z, r = sigmoid(xp, pz + xp.matmul(Rz, h)), sigmoid(xp, pr + xp.matmul(Rr, h))
         return last, (1 - z) * h + z * xp.tanh(ph + xp.matmul(Rh, r * h))
 
     def begin(d: int, n: int) -> tuple[Array, ...]:

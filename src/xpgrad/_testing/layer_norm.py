@@ -8,7 +8,6 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from xpgrad._testing.activations import activate, read_activations
-from xpgrad._testing.lstm import LSTM_ACTIVATIONS
 from xpgrad._testing.sequences import bounded, walk
 
 Array = Any
@@ -44,8 +43,8 @@ def layer_norm_lstm_reference(
 ) -> tuple[Array, ...]:
     r"""Naive LSTM with layer normalization: `xpgrad.layer_norm_lstm` by the definition.
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it.
 
     Parameters
     ----------
@@ -69,20 +68,14 @@ def layer_norm_lstm_reference(
     >>> layer_norm_lstm_reference(X, W, R, None, gamma, beta, np.ones((1, 4)), np.zeros((1, 4)))[0].shape
     (5, 1, 2, 4)
     """
-    xp, H = array_namespace(X), R.shape[2]
-    acts = read_activations(
-        "layer_norm_lstm_reference", activations, activation_alpha, activation_beta, W.shape[0],
-        LSTM_ACTIVATIONS,
-    )  # fmt: skip
+    xp, D, H = array_namespace(X), R.shape[0], R.shape[2]
+    acts = read_activations("layer_norm_lstm_reference", 3, activations, activation_alpha, activation_beta, D)
 
-    def step(
-        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
-    ) -> tuple[tuple[Array, ...], Array]:
+    def step(d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array) -> Any:
         f, g, h = acts[d]
         z = _normalized(xp, xp.matmul(W, x), gamma[d, 0, :], beta[d, 0, :], epsilon)
         z = z + _normalized(xp, xp.matmul(R, states[0]), gamma[d, 1, :], beta[d, 1, :], epsilon)
-        if b is not None:
-            z = z + b[: 4 * H] + b[4 * H :]
+        z = z + b[: 4 * H] + b[4 * H :]
         z_i, z_o, z_f, z_c = (bounded(xp, z[k * H : (k + 1) * H], clip) for k in range(4))
         c = activate(xp, f, z_f) * states[1] + activate(xp, f, z_i) * activate(xp, g, z_c)
         normal = _normalized(xp, c, gamma_c[d, :], beta_c[d, :], epsilon)
@@ -116,8 +109,8 @@ def layer_norm_gru_reference(
 ) -> tuple[Array, ...]:
     r"""Naive GRU with layer normalization: `xpgrad.layer_norm_gru` by the definition.
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it.
 
     Parameters
     ----------
@@ -140,20 +133,13 @@ def layer_norm_gru_reference(
     >>> layer_norm_gru_reference(X, W, R, None, np.ones((1, 2, 12)), np.zeros((1, 2, 12)))[0].shape
     (5, 1, 2, 4)
     """
-    xp, H = array_namespace(X), R.shape[2]
-    acts = read_activations(
-        "layer_norm_gru_reference", activations, activation_alpha, activation_beta, W.shape[0],
-        ("Sigmoid", "Tanh"),
-    )  # fmt: skip
+    xp, D, H = array_namespace(X), R.shape[0], R.shape[2]
+    acts = read_activations("layer_norm_gru_reference", 2, activations, activation_alpha, activation_beta, D)
 
-    def step(
-        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
-    ) -> tuple[tuple[Array, ...], Array]:
+    def step(d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array) -> Any:
         (f, g), [h] = acts[d], states
-        a = _normalized(xp, xp.matmul(W, x), gamma[d, 0, :], beta[d, 0, :], epsilon)
-        p = _normalized(xp, xp.matmul(R, h), gamma[d, 1, :], beta[d, 1, :], epsilon)
-        if b is not None:
-            a, p = a + b[: 3 * H], p + b[3 * H :]
+        a = _normalized(xp, xp.matmul(W, x), gamma[d, 0, :], beta[d, 0, :], epsilon) + b[: 3 * H]
+        p = _normalized(xp, xp.matmul(R, h), gamma[d, 1, :], beta[d, 1, :], epsilon) + b[3 * H :]
         z, r = (activate(xp, f, bounded(xp, (a + p)[k * H : (k + 1) * H], clip)) for k in range(2))
         n = activate(xp, g, bounded(xp, a[2 * H :] + r * p[2 * H :], clip))
         return ((1 - z) * n + z * h,), a

@@ -13,7 +13,6 @@ from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk
 from xpgrad.lstm import LSTMForward, LSTMGrads
 
 Array = Any
-LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 
 def lstm_reference(
@@ -51,13 +50,13 @@ def lstm_reference(
         o_t &= f(W_o x_t + R_o h_{t-1} + b_o + p_o \odot c_t) \\
         h_t &= o_t \odot h(c_t)
 
-    The biases are sums of B's two halves; with `input_forget` :math:`f_t = 1 - i_t`; with `clip` every
-    argument of f and g is bounded to [-clip, clip]. With S the next step and the output have
-    :math:`S h_t`, with zoneout :math:`z \odot s_{t-1} + (1 - z) \odot s_t` of each state s, and
-    `recurrent_mask` multiplies :math:`h_{t-1}` where it meets R.
+    Each bias is the sum of B's two halves. With `input_forget`, :math:`f_t = 1 - i_t`. `clip` bounds every
+    argument of f and g to [-clip, clip]. S replaces :math:`h_t` by :math:`S h_t` in the output and in the
+    next step. Zoneout replaces each state :math:`s_t` by :math:`z \odot s_{t-1} + (1 - z) \odot s_t`.
+    `recurrent_mask` multiplies :math:`h_{t-1}` in its product with R.
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it: an oracle for every option.
 
     Parameters
     ----------
@@ -68,8 +67,8 @@ def lstm_reference(
     S, recurrent_mask, zoneout_h, zoneout_c, reset
         As for `xpgrad.lstm`.
     detach : callable, optional
-        Applied to the cell state where it meets a peephole. ``torch.Tensor.detach`` makes autograd's result
-        the truncated peephole gradient.
+        Applied to the cell state that a peephole multiplies. With ``torch.Tensor.detach`` autograd gives the
+        truncated peephole gradient.
 
     Returns
     -------
@@ -94,19 +93,13 @@ def lstm_reference(
     (5, 1, 2, 4)
     """
     xp = array_namespace(X)
-    acts = read_activations(
-        "lstm_reference", activations, activation_alpha, activation_beta, W.shape[0], LSTM_ACTIVATIONS
-    )
+    acts = read_activations("lstm_reference", 3, activations, activation_alpha, activation_beta, W.shape[0])
 
-    def step(
-        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
-    ) -> tuple[tuple[Array, ...], Array]:
+    def step(d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array) -> Any:
         """One step of one sample: x (I,), h (H,) or (proj,), c (H,), W (4H, I), R (4H, ...), b (8H,)."""
         (h, c), (f_act, g_act, h_act) = states, acts[d]
         H = c.shape[0]
-        z = xp.matmul(W, x) + xp.matmul(R, h)
-        if b is not None:
-            z = z + b[: 4 * H] + b[4 * H :]
+        z = xp.matmul(W, x) + xp.matmul(R, h) + b[: 4 * H] + b[4 * H :]
         z_i, z_o, z_f, z_c = z[:H], z[H : 2 * H], z[2 * H : 3 * H], z[3 * H :]
 
         def peep(gate: int, state: Array) -> Array | float:
@@ -165,7 +158,7 @@ def lstm_grad_reference(
 ) -> LSTMGrads:
     r"""Naive LSTM backward in NumPy: `xpgrad.lstm_grad`, one sample and one step at a time.
 
-    A step takes :math:`\bar h_t, \bar c_t` (what the later steps and the cotangents sent) to
+    A step takes :math:`\bar h_t, \bar c_t`, the sums from later steps and cotangents, to
 
     .. math::
 
@@ -180,13 +173,12 @@ def lstm_grad_reference(
     (g_t - c_{t-1}) \odot f'(z_i)` and :math:`\bar z_f = 0`. With ``peephole="truncated"`` the terms with
     :math:`p` in both :math:`\bar c` are left out.
 
-    Zoneout passes its share of both cotangents to the states before, and the rest to the step. S takes
-    :math:`\bar h_t` to :math:`S^T \bar h_t` in front of the step, and `recurrent_mask` stands in the columns
-    of R.
+    Zoneout passes its share of both cotangents to the states before the step, and the rest to the step. S
+    takes :math:`\bar h_t` to :math:`S^T \bar h_t` before that. `recurrent_mask` multiplies the columns of R.
 
-    The slopes of the gates are read off the saved values. What these do not tell, which arguments of f and g
-    were clipped and, for LeakyRelu, Elu and ThresholdedRelu with a negative alpha, their branch, comes from
-    the arguments themselves, rebuilt from X, the saved states and the parameters.
+    The saved gates give the slopes. They do not tell which arguments of f and g were clipped, nor the branch
+    of LeakyRelu, Elu and ThresholdedRelu with a negative alpha. For these the function computes the arguments
+    again, from X, the saved states and the parameters.
 
     Parameters
     ----------
@@ -223,9 +215,7 @@ def lstm_grad_reference(
     D, H = W.shape[0], R.shape[1] // 4
     peepholes = np.zeros((D, 3 * H)) if P is None else np.asarray(P, dtype=np.float64)
     into_state = 1.0 if peephole == "full" else 0.0
-    acts = read_activations(
-        "lstm_grad_reference", activations, activation_alpha, activation_beta, D, LSTM_ACTIVATIONS
-    )
+    acts = read_activations("lstm_grad_reference", 3, activations, activation_alpha, activation_beta, D)
 
     def step(at: StepBack) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         (h_prev, c_prev), (_, c), (dh, dc) = at.before, at.after, at.cotangents

@@ -13,7 +13,6 @@ from xpgrad._testing.sequences import StepBack, Track, bounded, gate_slope, walk
 from xpgrad.rnn import RNNForward, RNNGrads
 
 Array = Any
-_RNN_ACTIVATIONS = ("Tanh",)
 
 
 def rnn_reference(
@@ -36,11 +35,11 @@ def rnn_reference(
 
     .. math:: h_t = f(W x_t + w + R h_{t-1} + v)
 
-    w and v are B's halves, the input and the recurrence bias; with `clip` the argument of f is bounded to
+    w and v are B's halves, the input and the recurrence bias. `clip` bounds the argument of f to
     [-clip, clip].
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it: an oracle for every option.
 
     Parameters
     ----------
@@ -72,17 +71,11 @@ def rnn_reference(
     (5, 1, 2, 4)
     """
     xp = array_namespace(X)
-    acts = read_activations(
-        "rnn_reference", activations, activation_alpha, activation_beta, W.shape[0], _RNN_ACTIVATIONS
-    )
+    acts = read_activations("rnn_reference", 1, activations, activation_alpha, activation_beta, W.shape[0])
 
-    def step(
-        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
-    ) -> tuple[tuple[Array, ...], Array]:
-        z = xp.matmul(W, x) + xp.matmul(R, states[0])
-        if b is not None:
-            H = z.shape[0]
-            z = z + b[:H] + b[H:]
+    def step(d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array) -> Any:
+        H = R.shape[0]
+        z = xp.matmul(W, x) + xp.matmul(R, states[0]) + b[:H] + b[H:]
         h = activate(xp, acts[d][0], bounded(xp, z, clip))
         return (h,), h
 
@@ -113,13 +106,13 @@ def rnn_grad_reference(
 ) -> RNNGrads:
     r"""Naive RNN backward in NumPy: `xpgrad.rnn_grad`, one sample and one step at a time.
 
-    With :math:`a_t` the argument of f, a step takes :math:`\bar h_t` (what the later steps and the cotangents
-    sent) to
+    With :math:`a_t` the argument of f, a step takes :math:`\bar h_t`, the sum from later steps and
+    cotangents, to
 
     .. math:: \bar a_t = \bar h_t \odot f'(a_t), \quad \bar h_{t-1} = R^T \bar a_t
 
-    and the parameters' gradients sum over steps. Slopes are read off the saved outputs; what these do not
-    tell comes from :math:`a_t`, rebuilt from X, H_all and the parameters.
+    and the parameters' gradients sum over steps. The saved outputs give the slopes. They do not tell the
+    branch of every f, nor what was clipped; for these the function computes :math:`a_t` again.
 
     Parameters
     ----------
@@ -151,9 +144,7 @@ def rnn_grad_reference(
     (1, 4, 4)
     """
     D, H = W.shape[0], R.shape[2]
-    acts = read_activations(
-        "rnn_grad_reference", activations, activation_alpha, activation_beta, D, _RNN_ACTIVATIONS
-    )
+    acts = read_activations("rnn_grad_reference", 1, activations, activation_alpha, activation_beta, D)
 
     def step(at: StepBack) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         [h_prev], [h], [dh] = at.before, at.after, at.cotangents

@@ -1,4 +1,4 @@
-"""Walking through a batch, one sample and one step at a time, forwards and backwards."""
+"""Loops over a batch, one sample and one step at a time, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Array = Any
 
 
 _BATCH_FIRST = {3: (1, 0, 2), 4: (2, 0, 1, 3)}
-"""By rank, the order of axes that makes layout 0 (sequences, states) layout 1."""
+"""The order of axes that turns layout 0 into layout 1, by the array's rank: states 3, sequences 4."""
 _TIME_FIRST = {3: (1, 0, 2), 4: (1, 2, 0, 3)}
-"""The way back."""
+"""The order that turns layout 1 into layout 0."""
 
 
 def _runs_backwards(direction: str, d: int) -> bool:
@@ -37,8 +37,8 @@ def lengths_of(sequence_lens: Array | None, steps: int, samples: int) -> list[in
 def _is_cleared(
     reset: Array | None, t: int, n: int, length: int, direction: str, d: int, layout: int
 ) -> bool:
-    """Whether a reset stands between a step of one sample and the one that is visited before it."""
-    place = t + _runs_backwards(direction, d)  # a reset is between its step and the one before it in time
+    """Whether a reset lies between a step of one sample and the step visited before it."""
+    place = t + _runs_backwards(direction, d)  # a reset lies between its step and the step before it in time
     if reset is None or place == length:
         return False
     return bool(reset[n, place] if layout == 1 else reset[place, n])
@@ -53,10 +53,10 @@ def each_step(
     directions: int,
     direction: str,
 ) -> tuple[list[Array], list[Array]]:
-    """What steps make, over time (T, D, N, ...) and at the sequences' ends (D, N, ...).
+    """The arrays of all steps: over time (T, D, N, ...), and at the sequences' ends (D, N, ...).
 
-    ``visit(t, d, n, before)`` takes a step of one sample from what the step before it made to what it makes:
-    several arrays. ``begin(d, n)`` is before the first step, `padding` past a sequence's end.
+    ``visit(t, d, n, before)`` computes the arrays of one sample's step from the arrays of the step before.
+    ``begin(d, n)`` gives the arrays before the first step, `padding` the arrays past a sequence's end.
     """
     over_time: dict[tuple[int, ...], tuple[Array, ...]] = {}
     ends: dict[tuple[int, ...], tuple[Array, ...]] = {}
@@ -99,10 +99,10 @@ def walk(
 ) -> tuple[list[Array], list[Array], Array]:
     """States over time, states at the sequences' ends, gates over time, in the layout and dtype of X.
 
-    ``step(d, x, states, W, R, b)`` takes one sample's input and states, and the parameters of direction d, to
-    the next states and the gates. S projects the first of these states, a share `zoneout` of the states
-    before takes the place of theirs, and the mask is in the columns of R. Half precision is computed in
-    float32. No state passes a reset.
+    ``step(d, x, states, W, R, b)`` computes one sample's next states and gates from its input, its states and
+    the parameters of direction d; b is zeros if B is None. S projects the first state. `zoneout` is the share
+    of each old state in the new one. The mask multiplies the columns of R. A reset sets the states to zero.
+    Half precision is computed in float32.
     """
     xp, dtype = array_namespace(X), X.dtype
     work = dtype if dtype in (xp.float32, xp.float64) else xp.float32
@@ -113,12 +113,13 @@ def walk(
         turned = layout == 1 and over_batch
         return xp.astype(xp.permute_dims(array, _TIME_FIRST[array.ndim]) if turned else array, work)
 
-    W, R, B, S = (prepare(a, False) for a in (W, R, B, S))
+    W, R, b, S = (prepare(a, False) for a in (W, R, B, S))
     X, recurrent_mask, *initial = (prepare(a) for a in (X, recurrent_mask, *initial))
     kept = [prepare(a) for a in zoneout]
     T, N, D, H = X.shape[0], X.shape[1], W.shape[0], R.shape[1] // gates
     widths = [R.shape[2], H][: len(initial)]
     lengths = lengths_of(sequence_lens, T, N)
+    b = xp.zeros((D, 2 * gates * H), dtype=work, device=device(X)) if b is None else b
     *zeros, no_gates = (xp.zeros((size,), dtype=work, device=device(X)) for size in (*widths, gates * H))
 
     def begin(d: int, n: int) -> tuple[Array, ...]:
@@ -128,7 +129,7 @@ def walk(
     def visit(t: int, d: int, n: int, before: tuple[Array, ...]) -> tuple[Array, ...]:
         states = tuple(zeros if _is_cleared(reset, t, n, lengths[n], direction, d, layout) else before[:-1])
         r = R[d, :, :] if recurrent_mask is None else R[d, :, :] * recurrent_mask[d, n, :]
-        made, values = step(d, X[t, n, :], states, W[d, :, :], r, None if B is None else B[d, :])
+        made, values = step(d, X[t, n, :], states, W[d, :, :], r, b[d, :])
         if S is not None:
             made = xp.matmul(S[d, :, :], made[0]), *made[1:]
         after = (
@@ -156,7 +157,7 @@ class StepBack(NamedTuple):
     """The states after it."""
     gates: np.ndarray
     cotangents: list[np.ndarray]
-    """Of the states after it."""
+    """The cotangents of the states after it."""
     W: np.ndarray
     R: np.ndarray
     b: np.ndarray
@@ -192,10 +193,9 @@ def walk_back(
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Gradients of X and the parameters by name, and of the initial states, in the layout and dtype of X.
 
-    `step` takes one sample's step to what it adds to the gradients, by name, and to the cotangents of the
-    states before it. `parameters` holds the length of each vector of parameters; B is given
-    to the step as zeros where it is None. S, the mask and zoneout are as for `walk`; with S, "made" is what
-    a step projects.
+    `step` returns what one sample's step adds to each gradient, by name, and the cotangents of the states
+    before it. With S, its "made" is the state that S projects. `parameters` holds the length of each vector
+    of parameters. B, S, the mask and zoneout are as for `walk`.
     """
     D = R.shape[0]
     widths = [track.over_time.shape[-1] for track in tracks]
@@ -261,7 +261,10 @@ def walk_back(
 def of_samples(
     grads: np.ndarray, per_sample: bool | str, sample_weight: Array | None, leading: int
 ) -> np.ndarray:
-    """What a gradient gives, of a parameter's by samples, whose `leading` first axes are no part of it."""
+    """A parameter's gradient from its gradients by samples: weighted, then summed, kept, or their norms.
+
+    The first `leading` axes (samples, directions) are no axes of the parameter.
+    """
     if sample_weight is not None:
         weight = np.asarray(to_numpy(sample_weight), dtype=np.float64)
         grads = grads * np.reshape(weight, (-1,) + (1,) * (grads.ndim - 1))
@@ -280,6 +283,6 @@ def bounded(xp: Any, x: Array, clip: float | None) -> Array:
 def gate_slope(
     activation: ReferenceActivation, y: np.ndarray, x: np.ndarray, clip: float | None
 ) -> np.ndarray:
-    """Derivative of a clipped activation whose value is y, at x."""
+    """The slope at x of a clipped activation with the value y."""
     slope = slope_from_output(activation, y, x)
     return slope if clip is None else slope * (np.abs(x) <= clip)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from xpgrad._operators.units import UNITS
+from xpgrad._testing.activations import sigmoid
 from xpgrad._testing.cells import unit_reference
 
 Array = Any
-
-
-def _sigmoid(xp: Any, x: Array) -> Array:
-    return 1 / (1 + xp.exp(-x))
 
 
 def slstm_step(
@@ -19,11 +16,11 @@ def slstm_step(
 ) -> tuple[Array, ...]:
     """One step of the sLSTM, for `unit_reference`."""
     zi, zf, zz, zo = (getattr(W, g)(x) + getattr(R, g)(h) + getattr(v, g) for g in "ifzo")
-    kept = m + (xp.log(_sigmoid(xp, zf)) if forget == "sigmoid" else zf)
+    kept = m + (xp.log(sigmoid(xp, zf)) if forget == "sigmoid" else zf)
     m = xp.where(n == 0, zi, xp.where(kept > zi, kept, zi))
     i, f = xp.exp(zi - m), xp.exp(kept - m)
     c, n = f * c + i * xp.tanh(zz), f * n + i
-    return _sigmoid(xp, zo) * c / n, c, n, m
+    return sigmoid(xp, zo) * c / n, c, n, m
 
 
 _run = unit_reference(UNITS["slstm"], slstm_step)
@@ -46,8 +43,8 @@ def slstm_reference(
 ) -> tuple[Array, ...]:
     r"""Naive sLSTM: `xpgrad.slstm` by the definition.
 
-    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
-    gradients, PyTorch's autograd differentiates it.
+    The function uses plain operations of the array namespace and writes nothing in place. With torch tensors
+    that require gradients, PyTorch's autograd differentiates it.
 
     Parameters
     ----------

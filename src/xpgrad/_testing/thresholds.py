@@ -1,6 +1,6 @@
-"""The sizes at which compiled code changes its way: one table, from which random calls and tests draw.
+"""The sizes at which compiled code switches its method: one table for random calls and tests.
 
-A fault that only some sizes have shows only if sizes on both sides of every threshold are tried.
+Some faults appear only at some sizes. Tests find them only with sizes on both sides of every threshold.
 """
 
 from __future__ import annotations
@@ -16,32 +16,24 @@ from xpgrad.engine.process.settings import jit_enabled
 
 
 class Thresholds(NamedTuple):
-    """Sizes, by what they count.
-
-    Parameters
-    ----------
-    batch : tuple of int
-        Sequences, or rows of one step: heights of tiles, several panels at once, rows that are packed.
-    features : tuple of int
-        Inputs, hidden units or classes: vectors, panels, narrow products.
-    rows : tuple of int
-        Rows over time and batch together: blocks of a sum, parts that have rows, chunks of the backward loop.
-    elements : tuple of int
-        Elements of an array: blocks, and from how many on threads share the work.
-    channels, positions : tuple of int
-        Of images: tiles instead of loops, blocks of positions, stretches.
-    """
+    """Sizes, by what they count."""
 
     batch: tuple[int, ...]
+    """Sequences, or rows of one step: heights of tiles, several panels at once, packed rows."""
     features: tuple[int, ...]
+    """Inputs, hidden units or classes: vectors, panels, narrow products."""
     rows: tuple[int, ...]
+    """Rows over time and batch: blocks of a sum, parts that have rows, chunks of the backward loop."""
     elements: tuple[int, ...]
+    """Elements of an array: blocks, and the least number that threads share."""
     channels: tuple[int, ...]
+    """Channels of images: tiles instead of loops."""
     positions: tuple[int, ...]
+    """Positions in images: blocks, stretches."""
 
 
 def thresholds() -> Thresholds:
-    """The table for this machine; without llvmlite for one with vectors of 32 bytes."""
+    """The table for this machine; without llvmlite, for a machine with vectors of 32 bytes."""
     size, height, vectors, low, columns = 32, 4, 3, 2, 128
     if jit_enabled():
         from xpgrad.engine.compiled.register_tiles import tiles
@@ -50,17 +42,10 @@ def thresholds() -> Thresholds:
         kinds, columns = tiles(), COLUMNS
         size, (height, vectors), low = kinds.bytes, kinds.tall, kinds.flat[0]
     lanes = size // 8, size // 4
-    widths = tuple(vectors * lane for lane in lanes)
     block = matrix.largest_block(1 << 20)
     return Thresholds(
         batch=(1, 2, low, height, 2 * height, matrix.ROWS, matrix.PACKED_ROWS),
-        features=(
-            *lanes,
-            *widths,
-            *(lane + width for lane, width in zip(lanes, widths, strict=True)),
-            32,
-            128,
-        ),
+        features=(*(k * lane for k in (1, vectors, vectors + 1) for lane in lanes), 32, 128),
         rows=(matrix.ROWS, matrix.PACKED_ROWS, block, 2 * block, 3 * block, machine.CHUNK_ROWS),
         elements=(1024, sharing.TIME_LOOP, sharing.COPY, sharing.ARRAY),
         channels=(1, 2, low, height, *lanes),
@@ -69,7 +54,7 @@ def thresholds() -> Thresholds:
 
 
 def near(rng: np.random.Generator, sizes: tuple[int, ...], most: int | None = None) -> int:
-    """A size beside one of these, at most 2 away from it, and from 1 to `most`."""
+    """A random size from 1 to `most`, at most 2 away from a random size of the table's."""
     fitting = [size for size in sizes if most is None or size <= most] or [1]
     size = int(rng.choice(fitting)) + int(rng.integers(-2, 3))
     return max(1, size if most is None else min(size, most))
