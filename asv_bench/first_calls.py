@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from statistics import median
 
-from xpgrad.cli.console import progress
+from xpgrad.cli.console import Progress
 from xpgrad.cli.info import read_cpu
 
 IMPORTS = {"xpgrad": "numpy", "xpgrad_torch": "torch", "xpgrad_jax": "jax"}
@@ -104,7 +104,7 @@ def table(runs: int, steps: list[str]) -> Iterator[str]:
             yield line(f"{name} beyond {base}", beyond)
     yield "\n| first step | empty cache | full cache | second step |"
     yield "| --- | ---: | ---: | ---: |"
-    bar = progress(steps, "first steps")
+    bar = Progress(steps, "first steps")
     for name in bar:
         bar.note(name)
         empty, full, second = [], [], []

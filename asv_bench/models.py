@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import xpgrad_torch
-from xpgrad.cli.console import progress
+from xpgrad.cli.console import Progress
 from xpgrad.cli.info import read_cpu
 from xpgrad_bench.memory import peak
 from xpgrad_bench.models import WORKS, Words
@@ -110,7 +110,7 @@ def table(steps: int, names: list[str]) -> Iterator[str]:
     """The lines of the table, then the means."""
     yield f"| {' | '.join(HEAD)} |"
     yield f"| --- {'| ---: ' * (len(HEAD) - 1)}|"
-    rows, bar = [], progress(names, "networks")
+    rows, bar = [], Progress(names, "networks")
     for name in bar:
         bar.note(name)
         rows.append(measure(name, steps))

@@ -616,7 +616,7 @@ def test_progress_yields_everything_on_a_terminal(monkeypatch, rich, items):
     else:
         without(monkeypatch, "rich")
     monkeypatch.setattr(sys, "stderr", Terminal())
-    bar = console.progress(items, "work")
+    bar = console.Progress(items, "work")
     seen = []
     for item in bar:
         seen.append(item)
@@ -630,7 +630,7 @@ def test_progress_yields_everything_on_a_terminal(monkeypatch, rich, items):
 
 
 def test_progress_in_a_log_prints_few_lines(capsys):
-    bar = console.progress(iter(range(1000)), "work", total=1000)
+    bar = console.Progress(iter(range(1000)), "work", total=1000)
     for k in bar:
         bar.note(f"k {k}")
     lines = capsys.readouterr().err.splitlines()
@@ -639,7 +639,7 @@ def test_progress_in_a_log_prints_few_lines(capsys):
 
 
 def test_progress_of_unknown_length(capsys):
-    assert list(console.progress(iter("ab"), "work")) == ["a", "b"]
+    assert list(console.Progress(iter("ab"), "work")) == ["a", "b"]
     assert capsys.readouterr().err == "work 2\n"
 
 

@@ -10,6 +10,7 @@ import types
 import pytest
 
 from xpgrad import __main__ as command_line
+from xpgrad._operators.units import UNITS
 from xpgrad.cli import warm_works
 from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import compile_message
@@ -202,7 +203,7 @@ def test_what_is_not_installed(monkeypatch, capsys):
 @pytest.mark.parametrize("operator", warm_works.RECURRENT)
 def test_threads_share_columns_in_one_work(operator):
     """These loops are code of their own; see `machine._share_columns`."""
-    gates = warm_works.RECURRENT[operator].gates
+    gates = UNITS[warm_works.RECURRENT[operator].name].rows
     shapes = [work.shape for work in warm_works.WORKS[operator]("float32")]
     height, threads = 4, 2  # of the lowest tall tile
     saved = [(height // 2) * (1 - 1 / threads) * gates * H * H for _, N, _, H in shapes if N == 1]

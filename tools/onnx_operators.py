@@ -19,7 +19,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 import xpgrad
-from xpgrad.cli.console import progress
+from xpgrad.cli.console import Progress
 from xpgrad_onnx import operators
 from xpgrad_onnx._coverage import coverage, newest
 
@@ -38,12 +38,12 @@ def main() -> int:
     rows = coverage(newest())
     wrong: list[str] = []
     compared: dict[str, str] = {}
-    for row in progress(rows, "newest opset"):
+    for row in Progress(rows, "newest opset"):
         if row.gradient:
             outcomes = Counter(outcome(case, wrong) for case in cases().get(row.operator, []))
             compared[row.operator] = f"{outcomes['right']} of {outcomes.total() - outcomes['nothing']}"
     versions = []
-    for opset in progress([*OPSETS, newest()], "by opset"):
+    for opset in Progress([*OPSETS, newest()], "by opset"):
         found = coverage(opset)
         known = [row for row in found if row.gradient]
         tested = sum(tested_in(row.operator, opset, wrong) for row in known)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from versions import PAGE, ROOT, replace_between
 
-from xpgrad.cli.console import message, progress, table
+from xpgrad.cli.console import Progress, message, table
 from xpgrad.cli.info import read_cpu
 
 RESULTS = ROOT / "docs" / "platforms.json"
@@ -112,7 +112,7 @@ def main() -> int:
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": {}}
     measured = dict(stored["rows"])
     chosen = [row.command for row in ROWS if row.command and all(word in row.command for word in args.only)]
-    bar = progress(chosen, "platforms")
+    bar = Progress(chosen, "platforms")
     for command in bar:
         bar.note(command)
         measured[command] = measure(command)

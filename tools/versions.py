@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from xpgrad.cli.console import message, progress, table
+from xpgrad.cli.console import Progress, message, table
 from xpgrad.cli.info import read_cpu
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,7 +168,7 @@ def main() -> int:
     known = {json.dumps(entry["row"]): entry for entry in stored["rows"]}
     with tempfile.TemporaryDirectory(prefix="xpgrad-wheel-") as folder:
         wheel = build_wheel(Path(folder))
-        bar = progress(chosen, "environments")
+        bar = Progress(chosen, "environments")
         for row in bar:
             bar.note(" ".join(f"{name} {version}" for name, version in row.items()))
             found = measure(row, wheel)

@@ -25,7 +25,7 @@ from typing import Any
 
 from xpgrad import __version__
 from xpgrad.cli.arguments import seconds, unwritable, whole_number
-from xpgrad.cli.console import message, progress, table
+from xpgrad.cli.console import Progress, message, table
 from xpgrad.cli.info import VARIABLES, read_cpu
 
 from . import measure
@@ -167,7 +167,7 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
         names = dict.fromkeys(["xpgrad-numpy", *(group.peer for group in groups)])
         before = measure.rates(workers, names, dtypes, effort)
         rows: dict[Group, list[dict[str, Any]]] = {group: [] for group in groups}
-        bar = progress(jobs, "measuring")
+        bar = Progress(jobs, "measuring")
         for group, work in bar:
             bar.note(work.label)
             rows[group].append(measure.measure(group, work, workers, effort))

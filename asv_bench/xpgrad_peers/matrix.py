@@ -20,7 +20,7 @@ import xpgrad
 from xpgrad._cases.activations import DEFINITIONS
 from xpgrad._cases.case import Arrays, Case, KernelCases
 from xpgrad.cli import onnx_node
-from xpgrad.cli.console import progress
+from xpgrad.cli.console import Progress
 from xpgrad.testing import relative_error
 
 from . import references
@@ -238,16 +238,16 @@ def measure(
     """Run all cases everywhere, and compare."""
     chosen = jobs(kernels, only)
     expected: dict[tuple[int, Any], dict[str, np.ndarray]] = {}
-    for index, job in enumerate(progress(chosen, "references")):
+    for index, job in enumerate(Progress(chosen, "references")):
         for outputs in {None, *(peer.outputs for peer in PEERS)}:
             expected[index, outputs] = _expected(job, outputs)
     entries = [
         _ours(job, peer, expected[index, None])
         for peer in OURS
-        for index, job in enumerate(progress(chosen, peer.title))
+        for index, job in enumerate(Progress(chosen, peer.title))
     ]
     versions = {"xpgrad": [f"xpgrad {xpgrad.__version__}", f"NumPy {np.__version__}"]}
-    for peer in progress(PEERS, "peers"):
+    for peer in Progress(PEERS, "peers"):
         python = interpreter(peer, given)
         if python is None:
             continue

@@ -14,10 +14,10 @@ from .cli.console import message
 
 # Only the requested command's module is imported, so each command starts fast.
 _COMMANDS = {
-    "demo": "train an LSTM on text, or a GRU on sunspot numbers, in plain NumPy and beside PyTorch",
+    "demo": "train an LSTM on text, or a GRU on sunspot numbers, in plain NumPy and in PyTorch",
     "check": "check every kernel's gradients on what is installed here",
     "vectors": "write inputs and gradients for the tests of other people's kernels",
-    "bench": "time every kernel beside its peers, and beside what the machine can do (in a checkout)",
+    "bench": "time every kernel, its peers, and the limits of the machine (in a checkout)",
     "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
     "warm": "compile kernels ahead, for an image or before a job",
     "onnx": "look into an ONNX file: what can be trained, and what not and why",
@@ -26,7 +26,7 @@ _INTERRUPTED = 130  # a shell's status for a program that Ctrl-C ended
 
 
 def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, ModuleType | None]:
-    """The parser, that of the chosen command (itself without one), and the command's module."""
+    """The parser, the chosen command's parser (else the first again), and the command's module."""
     program = "xpgrad" if Path(sys.argv[0]).stem == "xpgrad" else "python -m xpgrad"
     parser = argparse.ArgumentParser(
         prog=program,
@@ -57,13 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments without the program's name; by default those of the process.
+        The arguments without the program's name; by default the process's arguments.
 
     Returns
     -------
     int
-        0 for success, 1 if the command failed or found an error, 2 if it is a tool of the checkout and this
-        is none, 130 after Ctrl-C. Arguments that don't parse raise SystemExit(2), like argparse.
+        0 for success, 1 if the command failed or found an error, 2 if it needs a checkout and this is none,
+        130 after Ctrl-C. Arguments that don't parse raise SystemExit(2), as in argparse.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, unknown = parser.parse_known_args(arguments)
         if unknown:  # parse_args would show the usage without the command's
             command.error(f"unrecognized arguments: {' '.join(unknown)}")
-        if module is None:  # the parser has refused everything else
+        if module is None:  # only options, no command
             parser.error("a command is needed")
         return int(module.run(args))
     except KeyboardInterrupt:

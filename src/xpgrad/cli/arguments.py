@@ -1,4 +1,4 @@
-"""What several commands ask of their options: numbers, and files that can be written."""
+"""Types and checks of options that several commands share: numbers, and files to write."""
 
 import argparse
 import math
@@ -44,7 +44,7 @@ def seconds(text: str) -> float:
 
 
 def unwritable(option: str, path: Path) -> str | None:
-    """Why a file cannot be written, to be said before the work for it; None if it looks as if it could."""
+    """Why a file cannot be written, for an early message; None if it seems writable."""
     folder = path.absolute().parent
     if not folder.is_dir():
         return f"{option} is {path}, expected a path in a folder that exists"

@@ -1,17 +1,17 @@
 """Check every kernel's results on everything that is installed here.
 
 Compares kernels with independent oracles: naive references, central differences in float64, PyTorch's
-autograd and modules. Operators that ONNX has also run through xpgrad_onnx, as operators and as training
-graphs. The exit status is 1 if an error exceeds its tolerance.
+autograd and modules. ONNX's operators also run through xpgrad_onnx, as operators and as training graphs. The
+exit status is 1 if an error exceeds its tolerance.
 
 By default, an operator's first option runs in every namespace and dtype, each other option in some of them,
 and one line is printed for each operator. --all runs each option in each namespace and dtype, and prints a
-line for each combination, with its worst relative error; so do --option and --namespace for a part of them.
-The functions of xpgrad_jax run by default and with --namespace jax; so do the layers of xpgrad_keras with
---namespace keras, on the backend that Keras is set to.
+line for each combination, with its worst relative error. --option and --namespace do so for a selection. The
+functions of xpgrad_jax run by default and with --namespace jax. The layers of xpgrad_keras run by default and
+with --namespace keras, on the backend that Keras is set to.
 
---peers, in a checkout, measures the kernels of other libraries too, against float64 references that share no
-code with any of them. A library that needs another NumPy runs in its own interpreter.
+--peers, in a checkout, also measures the kernels of other libraries, against float64 references that share no
+code with any library. A library that needs another NumPy runs in its own interpreter.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from . import check_jax, check_keras
 from .arguments import at_least_one, not_negative, unwritable
 from .check_random import run_random
 from .checkout import tool
-from .console import message, progress, table
+from .console import Progress, message, table
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,7 +48,7 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-
 """Allowed error by dtype, relative to the largest value of each array."""
 
 
-# ---------------------------------------------------------------------------------------- what is there
+# ---------------------------------------------------------------------------------------- the namespaces
 
 
 def _by_kernel(kernel: KernelCases, case: Case) -> Mapping[str, Array]:
@@ -62,7 +62,7 @@ def _by_onnx(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
 
 
 class Backend(NamedTuple):
-    """An array namespace, the engine that is forced on it (None: the default), and its dtypes."""
+    """An array namespace, the engine that computes in it (None: the default engine), and its dtypes."""
 
     namespace: str
     module: str
@@ -70,13 +70,13 @@ class Backend(NamedTuple):
     engine: str | None
     dtypes: tuple[str, ...]
     run: Callable[[KernelCases, Case], Mapping[str, Array] | None] = _by_kernel
-    """The results of a case in this namespace; None where an adapter has no such operator or option."""
+    """The results of a case in this namespace; None if an adapter lacks the operator or the option."""
     numbers: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    """Within it the namespace has numbers of a dtype."""
+    """A context in which the namespace has numbers of the given dtype."""
     runs: Callable[[], bool] = lambda: True
-    """Whether the module runs here, if it is installed."""
+    """Whether the installed module runs here."""
     has: Callable[[str], bool] = lambda name: True
-    """Whether it has a kernel of that name, with some options."""
+    """Whether it has a kernel of that name."""
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ BACKENDS = (
     Backend("array-api-strict", "array_api_strict", "array_api_strict", None, _FULL),
     Backend("torch", "torch", "array_api_compat.torch", None, (*_FULL, *_HALF)),
     Backend("torch", "torch", "array_api_compat.torch", "standard", (*_FULL, *_HALF)),
-    # its attributes are float32, so float64 would differ by their rounding
+    # ONNX's attributes are float32; in float64 their rounding would count as an error
     Backend("onnx", "onnx", "numpy", None, ("float32", "float16"), _by_onnx),
 )
 JAX = Backend("jax", "jax", "jax.numpy", None, _FULL, check_jax.run, check_jax.numbers)
@@ -118,9 +118,9 @@ KERAS = Backend(
 )  # fmt: skip
 """The layers of xpgrad_keras."""
 ADAPTERS = (JAX, KERAS)
-"""What has few of the kernels and options: it runs by default and where it is asked for."""
+"""Adapters with a part of the kernels and options. They run by default and on request."""
 _EACH = 5
-"""By default an option is checked in every so manieth combination of namespace and dtype."""
+"""By default an option is checked in each fifth combination of namespace and dtype."""
 
 
 # ------------------------------------------------------------------------------------------------ checking
@@ -137,7 +137,7 @@ class Row(NamedTuple):
     """Worst relative error by oracle."""
     tolerances: Mapping[str, float]
     problem: str | None = None
-    """What is wrong, in words."""
+    """The error in words."""
 
     @property
     def ok(self) -> bool:
@@ -176,41 +176,29 @@ def _rows(kernel: KernelCases, option: str, backends: Sequence[Backend]) -> Iter
 def _checked(
     row: Row, kernel: KernelCases, case: Case, backend: Backend, known: Mapping[Oracle, Arrays]
 ) -> Row | None:
-    """The row with what was found; None where an adapter has no such operator or option."""
+    """The row with its errors; None if an adapter lacks the operator or the option."""
     try:
         results = _run_in(kernel, case, backend, row.dtype)
-    except Exception as error:  # every exception of a kernel is a finding; the others go on
+    except Exception as error:  # an exception is a finding; the other kernels go on
         return row._replace(problem=f"{type(error).__name__}: {error}")
     if results is None:
         return None
     problem = _wrong_kind(results, backend, row.dtype)
     if problem is None:
-        row, problem = _compare(row, results, _seen_by(backend, results, known))
+        if backend.run is not _by_kernel:  # an adapter need not return saved arrays
+            known = {oracle: {k: a for k, a in own.items() if k in results} for oracle, own in known.items()}
+        row, problem = _compare(row, results, known)
     return row._replace(problem=problem)
 
 
 def _run_in(kernel: KernelCases, case: Case, backend: Backend, dtype: str) -> Mapping[str, Array] | None:
-    def convert(arrays: Arrays) -> Arrays:
-        return {name: backend.array(array, dtype) for name, array in arrays.items()}
-
-    here = case._replace(
-        arguments=convert(case.arguments),
-        integers=convert(case.integers),
-        cotangents=convert(case.cotangents),
-        weights=convert(case.weights),
-    )
+    parts = {
+        part: {name: backend.array(array, dtype) for name, array in getattr(case, part).items()}
+        for part in ("arguments", "integers", "cotangents", "weights")
+    }
     engine = contextlib.nullcontext() if backend.engine is None else xpgrad.use_engine(backend.engine)
     with engine:
-        return backend.run(kernel, here)
-
-
-def _seen_by(
-    backend: Backend, results: Mapping[str, Array], known: Mapping[Oracle, Arrays]
-) -> dict[Oracle, Arrays]:
-    """The results of a backend that the oracles know; an adapter's operators need not return saved arrays."""
-    if backend.run is _by_kernel:
-        return dict(known)
-    return {oracle: {k: a for k, a in arrays.items() if k in results} for oracle, arrays in known.items()}
+        return backend.run(kernel, case._replace(**parts))
 
 
 def _wrong_kind(results: Mapping[str, Array], backend: Backend, dtype: str) -> str | None:
@@ -231,7 +219,10 @@ def _compare(
 ) -> tuple[Row, str | None]:
     errors, problems = {}, []
     for oracle, expected in known.items():
-        found = {name: _error(results[name], array) for name, array in expected.items()}
+        found = {
+            name: relative_error(results[name], array) if results[name].shape == array.shape else math.inf
+            for name, array in expected.items()
+        }
         worst = max(found, key=lambda name: found[name])
         errors[oracle.label] = found[worst]
         allowed = row.tolerances[oracle.label]
@@ -242,12 +233,6 @@ def _compare(
     return row._replace(errors=errors), "; ".join(problems) or None
 
 
-def _error(actual: Array, expected: np.ndarray) -> float:
-    if tuple(actual.shape) != expected.shape:
-        return math.inf
-    return relative_error(actual, expected)
-
-
 # ------------------------------------------------------------------------------------------------- command
 
 
@@ -256,37 +241,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="check each option in every namespace and dtype (but for jax and keras: --namespace), and print "
-        "every row; by default only an operator's first option is checked in all of them, each other one in "
-        "some",
+        help="check each option in every namespace and dtype (jax and keras only with --namespace), and "
+        "print every row; by default an operator's first option is checked in all of them, each other option "
+        "in some",
     )
     parser.add_argument("--json", action="store_true", help="print all results as JSON instead of a table")
     parser.add_argument(
         "--namespace",
         action="append",
         choices=sorted({backend.namespace for backend in (*BACKENDS, *ADAPTERS)}),
-        help="check only this array namespace, or onnx: xpgrad_onnx's operators and training graphs, or jax: "
-        "xpgrad_jax's functions, or keras: xpgrad_keras' layers (repeatable; default: all that are "
-        "installed)",
+        help="check only this array namespace, or onnx (xpgrad_onnx's operators and training graphs), jax "
+        "(xpgrad_jax's functions) or keras (xpgrad_keras' layers); repeatable, default: all installed ones",
     )
     parser.add_argument(
         "--option",
         action="append",
         type=_option,
         metavar="TEXT",
-        help="check only what has TEXT in the names of operator and option, as in 'lstm, plain' (repeatable; "
-        "default: all)",
+        help="check only options with TEXT in the names of operator and option, as in 'lstm, plain' "
+        "(repeatable; default: all)",
     )
     peers = parser.add_argument_group("other libraries")
-    peers.add_argument("--peers", action="store_true", help="measure their kernels beside ours")
+    peers.add_argument("--peers", action="store_true", help="measure their kernels and ours")
     peers.add_argument(
         "--interpreter",
         action="append",
         metavar="PEER=PYTHON",
-        help="the Python that has a peer, such as onnx_runtime=/venv/bin/python (repeatable; default: the "
-        "environment variable XPGRAD_PEER_ONNX_RUNTIME and its like, else this Python)",
+        help="the Python of a peer, such as onnx_runtime=/venv/bin/python (repeatable; default: the "
+        "peer's environment variable, such as XPGRAD_PEER_ONNX_RUNTIME, else this Python)",
     )
-    peers.add_argument("--write", metavar="FILE", help="write what was measured as a page")
+    peers.add_argument("--write", metavar="FILE", help="write the measurements as a page")
     parser.add_argument(
         "--random",
         type=at_least_one,
@@ -308,7 +292,7 @@ def _option(text: str) -> str:
     """A part of the names of an operator and its option; for argparse's ``type``."""
     known = dict.fromkeys(option for kernel in KERNELS for option in kernel.options)
     named = [f"{kernel.name}, {option}" for kernel in KERNELS for option in kernel.options]
-    # cases for other libraries have lengths with one of 0 beside each that has NaN in its padding
+    # other libraries have a case with a length of 0 for each case with NaN in its padding
     named += [name.replace("NaN padding", "one of 0") for name in named]
     if not any(text in name for name in named):
         near = difflib.get_close_matches(text, named, 3)
@@ -320,13 +304,13 @@ def _option(text: str) -> str:
 
 
 def _problem(args: argparse.Namespace) -> str | None:
-    """Which arguments do not go together, or cannot be had."""
+    """Why the arguments cannot be used together, or None."""
     given = [name for name, value in vars(args).items() if value and name not in ("command", "seed")]
-    beside = {"random": ("guard", "lengths"), "peers": ("interpreter", "write", "option", "json")}
-    for alone, others in beside.items():
-        beyond = [name for name in given if name not in (alone, *others)]
-        if alone in given and beyond:
-            return f"--{alone} goes without --{beyond[0]}"
+    companions = {"random": ("guard", "lengths"), "peers": ("interpreter", "write", "option", "json")}
+    for main, others in companions.items():
+        beyond = [name for name in given if name not in (main, *others)]
+        if main in given and beyond:
+            return f"--{main} goes without --{beyond[0]}"
     for name in ("seed", "lengths"):
         if getattr(args, name) not in (None, False) and args.random is None:
             return f"--{name} goes with --random"
@@ -365,7 +349,7 @@ def run(args: argparse.Namespace) -> int:
     rows: list[Row] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        bar = progress(jobs, "checking")
+        bar = Progress(jobs, "checking")
         for kernel, option in bar:
             bar.note(f"{kernel.name}, {option}")
             number, own = [*kernel.options].index(option), [b for b in backends if b.has(kernel.name)]
@@ -388,15 +372,15 @@ def _some(backends: Sequence[Backend], number: int) -> list[Backend]:
 
 
 def _print_summary(rows: Sequence[Row], missing: Sequence[str], backends: Sequence[Backend]) -> None:
-    """A line for each operator: how much was checked where, and the largest error beside its tolerance."""
-    names = [backend.name for backend in backends]
+    """A line for each operator: the number of checks in each namespace, and the largest error."""
     lines = []
     for kernel in dict.fromkeys(row.kernel for row in rows):
         own = [row for row in rows if row.kernel == kernel]
-        wrong = [row for row in own if not row.ok]
-        counts = [[row.ok for row in own if row.namespace == name] for name in names]
-        cells = [_count(oks) for oks in counts]
-        lines.append([kernel, *cells, _largest(own), f"{len(wrong)} WRONG" if wrong else "ok"])
+        wrong = sum(not row.ok for row in own)
+        cells = [_count([row.ok for row in own if row.namespace == b.name]) for b in backends]
+        shares = [error / row.tolerances[label] for row in own for label, error in row.errors.items()]
+        largest = f"{max(shares):.0%}" if shares else "-"
+        lines.append([kernel, *cells, largest, f"{wrong} WRONG" if wrong else "ok"])
     notes = [
         "error: the largest one, as a share of its tolerance. An operator's first",
         "option is checked in every namespace and dtype, each other one in some.",
@@ -412,14 +396,8 @@ def _print_summary(rows: Sequence[Row], missing: Sequence[str], backends: Sequen
 
 
 def _count(oks: Sequence[bool]) -> str:
-    """How many are right; of how many, where some are wrong."""
+    """The number of right rows; with the number of all rows if some are wrong."""
     return "-" if not oks else f"{len(oks)}" if all(oks) else f"{sum(oks)}/{len(oks)}"
-
-
-def _largest(rows: Sequence[Row]) -> str:
-    """The largest error of an operator as a share of its tolerance."""
-    shares = [error / row.tolerances[label] for row in rows for label, error in row.errors.items()]
-    return f"{max(shares):.0%}" if shares else "-"
 
 
 def _findings(rows: Sequence[Row], missing: Sequence[str]) -> Iterator[str]:

@@ -12,17 +12,16 @@ __all__ = ["numbers", "run"]
 
 
 def numbers(dtype: str) -> contextlib.AbstractContextManager[Any]:
-    """A context in which JAX has numbers of that dtype."""
+    """A context in which JAX has numbers of this dtype."""
     import jax
 
     return jax.enable_x64(dtype == "float64")
 
 
 def run(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
-    """Outputs that have a cotangent, and the gradients of all arguments; None for what JAX's functions lack.
+    """Outputs that have a cotangent, and gradients of all arguments; None if JAX's functions lack an option.
 
-    Gradients of each sample, weighted ones too, are `jax.vmap`'s affair there, and cell states at all times
-    are the core's.
+    They lack per-sample gradients, for which JAX has `jax.vmap`, and cell states at all times.
     """
     import jax
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import convert
 from .._cases.case import Array, Case, KernelCases
+from . import check_jax
 
 __all__ = ["has", "installed", "numbers", "run"]
 
@@ -18,12 +19,12 @@ _LAYERS: Mapping[Any, str] = {"lstm": "LSTM", "gru": "GRU", "rnn": "SimpleRNN"}
 _STATES = ("initial_h", "initial_c")
 _WEIGHTS = ("kernel", "recurrent_kernel", "bias")
 _ACTIVATIONS = ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
-"""Functions without parameters, which Keras has."""
+"""Functions without parameters that Keras has."""
 
 
 @functools.cache
 def installed() -> bool:
-    """Whether Keras runs here on the backend that it is set to, with gradients."""
+    """Whether Keras runs here, on a backend with gradients."""
     try:
         import keras
 
@@ -39,18 +40,14 @@ def has(name: str) -> bool:
 
 
 def numbers(dtype: str) -> contextlib.AbstractContextManager[Any]:
-    """A context in which the backend has numbers of that dtype."""
+    """A context in which the backend has numbers of this dtype."""
     import keras
 
-    if keras.backend.backend() != "jax":
-        return contextlib.nullcontext()
-    import jax
-
-    return jax.enable_x64(dtype == "float64")
+    return check_jax.numbers(dtype) if keras.backend.backend() == "jax" else contextlib.nullcontext()
 
 
 def run(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
-    """Outputs and the gradients of all arguments; None for what Keras' layers lack."""
+    """Outputs and the gradients of all arguments; None if Keras' layers lack an option."""
     name: Any = kernel.name
     if not (has(name) and _has_all_of(case)):
         return None
@@ -127,16 +124,16 @@ def _mask(case: Case, T: int) -> np.ndarray | None:
 
 
 def _in_one_direction(state: Array) -> Array:
-    """A state (N, H), from one that has an axis for directions at any place."""
+    """A state without its axis of directions: (N, H)."""
     return state.reshape(-1, state.shape[-1])
 
 
 def _turned(x: Array, is_reverse: bool) -> Array:
-    """Steps (N, T, H) in the order in which a layer returns them, or back."""
+    """Steps (N, T, H) from the order of time to a layer's order, or back."""
     return x[:, ::-1] if is_reverse else x
 
 
-# --- each backend's gradients: by the arrays, of which X is the first, and by weights
+# --- each backend's gradients: of the arrays (X is the first), then of the weights
 
 
 def _pulled_back(

@@ -1,4 +1,4 @@
-"""Cases of `check` through `xpgrad_onnx`: a model of one node, its training graph, and their results."""
+"""xpgrad_onnx in `check`: a model of one node, its training graph, and their results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TRUNCATED = "com.microsoft"  # the domain with the truncated gradient of peepho
 
 
 def results(kernel: str, case: Case) -> Mapping[str, Any] | None:
-    """Outputs and gradients by name, from onnx's reference evaluator; None if ONNX has no such operator.
+    """Outputs and gradients by name, from onnx's reference evaluator; None if ONNX lacks the operator.
 
-    The gradients come from `gradient_model`, so its rules are checked too.
+    `gradient_model` makes the gradients, so its rules are checked too.
     """
     from onnx.reference import ReferenceEvaluator
 

@@ -1,16 +1,15 @@
 """Random calls, each made three times with fresh numbers, compared with the standard engine.
 
-The first call of a form records its program, and later calls run from it, in the adapters by a shorter path.
-Each must agree with the standard engine, for any operator, options, memory layouts and dtypes, in one to
-three threads. Half of the sizes are small. The others lie around those at which compiled code changes its way
-(`_testing.thresholds`). Lengths of sequences differ from call to call: a program is planned for the longest
-ones, and runs with all others. Every third call of a recurrent operator has resets, fresh ones each time.
+The first call of a form records its program, and later calls run the program, in the adapters by a shorter
+path. Each must agree with the standard engine, for any operator, options, memory layouts and dtypes, in one
+to three threads. Half of the sizes are small. The others lie around the sizes at which compiled code switches
+its method (`_testing.thresholds`). The lengths of sequences differ between calls: a program is planned for
+the longest lengths, and runs with all others. Every third call of a recurrent operator has fresh resets.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import inspect
 import os
@@ -29,7 +28,7 @@ from xpgrad._operators.units import UNITS, Unit
 
 from .._testing.comparing import to_numpy
 from .._testing.thresholds import near, thresholds
-from .console import message, progress
+from .console import Progress, message
 
 __all__ = ["RandomCall", "draw_call", "failure", "run_random"]
 
@@ -41,11 +40,11 @@ _BOUNDED = ("HardSigmoid", "ScaledTanh", "Sigmoid", "Softsign", "Tanh")
 _IN_JAX = ("lstm", "gru", "rnn")
 _CHOSEN = {"lstm": 3, "gru": 2, "rnn": 1, "layer_norm_lstm": 3, "layer_norm_gru": 2}
 _CHOSEN |= {f"{name}_cell": _CHOSEN[name] for name in _IN_JAX}
-"""Activations of a direction, of the operators that take them."""
+"""The number of activations of a direction, by operator."""
 _LIKELY = {"lstm": 8, "gru": 8, "rnn": 2}
-"""How often an operator is drawn for one call of each of the others."""
+"""Relative frequencies of the operators; 1 for all others."""
 _WORK = 1 << 23
-"""Multiply-adds of a recurrent call's forward, at most: the standard engine has to compute it too."""
+"""The most multiply-adds of a recurrent call's forward: the standard engine computes it too."""
 _LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only", "broadcast")
 
 
@@ -62,7 +61,7 @@ class RandomCall(NamedTuple):
     lengths: tuple[int, ...] | None
     gradient_options: Mapping[str, Any]
     resets: float | None
-    """The share of the steps that have a reset before them; None for a call without `reset`."""
+    """The share of steps with a reset; None for a call without `reset`."""
 
     def __str__(self) -> str:
         arrays = ", ".join(f"{n} {s} {self.layouts[n]}" for n, s in self.shapes.items())
@@ -81,7 +80,7 @@ _Shapes = dict[str, tuple[int, ...]]
 
 
 class _Drawn(NamedTuple):
-    """What an operator's call has, whatever its arrays are."""
+    """A call without a kind of arrays."""
 
     function: str
     shapes: _Shapes
@@ -133,7 +132,7 @@ def _size(rng: np.random.Generator, most: int = 9) -> int:
 
 
 def _sequence_sizes(rng: np.random.Generator, gates: int) -> tuple[int, int, int, int]:
-    """T, N, I and H: small, or around the thresholds as far as the work allows."""
+    """T, N, I and H: small, or around the thresholds if `_WORK` allows it."""
     if rng.random() < 0.5:
         T, N, I, H = (_size(rng) for _ in range(4))
         return T, N, I, max(H, 1)
@@ -146,7 +145,7 @@ def _sequence_sizes(rng: np.random.Generator, gates: int) -> tuple[int, int, int
 
 
 def _lengths(rng: np.random.Generator, T: int, N: int) -> tuple[int, ...]:
-    """Lengths whose sum may be anything from 0 to T N."""
+    """Lengths with any sum from 0 to T N."""
     most = T if rng.random() < 0.5 else int(rng.integers(0, T + 1))
     least = 0 if rng.random() < 0.5 else int(rng.integers(0, most + 1))
     return tuple(int(n) for n in rng.integers(least, most + 1, size=N))
@@ -160,11 +159,11 @@ def _wanted(rng: np.random.Generator, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _recurrent_options(rng: np.random.Generator, operator: str, D: int, T: int = 1) -> dict[str, Any]:
-    """Options that the operator, or its single step, has."""
+    """Random options of an operator or of its single step."""
     options: dict[str, Any] = {}
     has = inspect.signature(getattr(xpgrad, operator)).parameters
     if "activations" in has and rng.random() < 0.3:
-        known = _ACTIVATIONS if T < 10 else _BOUNDED  # many steps of others leave the range of float16
+        known = _ACTIVATIONS if T < 10 else _BOUNDED  # unbounded ones overflow float16 in many steps
         options["activations"] = [str(_pick(rng, known)) for _ in range(_CHOSEN[operator] * D)]
     if "clip" in has and rng.random() < 0.25:
         options["clip"] = float(rng.uniform(0.3, 3))
@@ -177,7 +176,7 @@ def _recurrent_options(rng: np.random.Generator, operator: str, D: int, T: int =
 def _unit_shapes(
     rng: np.random.Generator, unit: Unit, function: str, sizes: Mapping[str, int], layout: int = 0
 ) -> tuple[_Shapes, list[str]]:
-    """The shapes of a call of a recurrent operator or of its step; and the names of its operands."""
+    """The shapes of a call of a recurrent operator or of its step, and the names of its operands."""
     is_step = function == unit.step_name
     axes, known = (unit.step_axes, unit.step_arguments) if is_step else (unit.axes, unit.graded)
     has = inspect.signature(getattr(xpgrad, function)).parameters
@@ -185,7 +184,7 @@ def _unit_shapes(
         x for x in known if x != "S" and (has[x].default is inspect.Parameter.empty or rng.random() < 0.5)
     ]
     outputs = unit.shown(function)
-    if "m" in unit.states:  # the stabilizer's scale: half precision cannot tell the larger of two gates
+    if "m" in unit.states:  # the stabilizer: half precision cannot tell which of two gates is larger
         outputs = tuple(name for name in outputs if name[0] == "H")
     seeds = [name for name in outputs if rng.random() < 0.5] or outputs[:1]
     cotangents = unit.step_cotangents if is_step else unit.cotangents
@@ -195,12 +194,12 @@ def _unit_shapes(
 
 
 def _sequence(rng: np.random.Generator, plain: bool = False) -> _Drawn:
-    """A recurrent operator; with `plain` on uneven lengths, and without options that are compiled apart."""
+    """A recurrent operator; with `plain` on uneven lengths, without options that need their own code."""
     likely = np.asarray([_LIKELY.get(name, 1) for name in UNITS])
     unit = UNITS[str(rng.choice([*UNITS], p=likely / likely.sum()))]
     T, N, I, H = _sequence_sizes(rng, unit.rows)
     if unit.name.startswith("layer_norm"):
-        H = max(H, 2)  # one number less its mean is 0: its gradient is nothing but rounding errors, enlarged
+        H = max(H, 2)  # for H = 1 each number less the mean is 0: the gradient has only rounding errors
     direction = str(_pick(rng, ["forward", "forward", "reverse", "bidirectional"]))
     D, layout = 2 if direction == "bidirectional" else 1, int(rng.random() < 0.3)
     sizes = {"T": T, "N": N, "I": I, "D": D, "?": int(_pick(rng, [1, H])), **dict.fromkeys("HJE", H)}
@@ -265,7 +264,7 @@ def _activation(rng: np.random.Generator) -> _Drawn:
 
 
 def _option(rng: np.random.Generator, hint: Any, default: Any) -> Any:
-    """One of the words, or a number of the default's sign; 3 or more in the place of None."""
+    """A word of the type, or a number with the default's sign; 3 or more if the default is None."""
     if get_origin(hint) is Literal:
         return str(_pick(rng, get_args(hint)))
     return float(rng.uniform(0.1, 2)) * default if default is not None else float(rng.uniform(3, 9))
@@ -317,7 +316,7 @@ def _numbers(call: RandomCall, turn: int) -> dict[str, np.ndarray]:
         numbers[name] = np.round(32 * scale * rng.normal(size=shape)).clip(-127, 127) / 32
         if name in ("targets", "labels", "weight", "weights", "pos_weight"):
             numbers[name] = np.abs(numbers[name]) / 4
-        if name == "initial_n":  # a weighted mean has weights above 0
+        if name == "initial_n":  # the weights of a mean are positive
             numbers[name] = 1 + np.abs(numbers[name])
     if call.function == "softmax_cross_entropy" and "labels" not in numbers:
         N, C, *rest = call.shapes["X"]
@@ -370,7 +369,7 @@ def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
     import torch
 
     dtype = getattr(torch, call.dtype)
-    if layout in ("negative", "read-only", "unaligned"):  # tensors do not have these
+    if layout in ("negative", "read-only", "unaligned"):  # tensors lack these layouts
         layout = "plain"
     held = call.dtype if call.dtype != "bfloat16" else "float32"
     if layout == "broadcast" and values.ndim and values.shape[0]:
@@ -384,7 +383,7 @@ def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
 def _results(
     call: RandomCall,
     arrays: Mapping[str, Array],
-    dY: Callable[[Any], Any],
+    turn: int,
     lengths: tuple[int, ...] | None,
     reset: Array | None,
 ) -> dict[str, Array]:
@@ -398,13 +397,17 @@ def _results(
     forward = getattr(xpgrad, call.function)
     outputs, pullback = xpgrad.vjp(forward, **operands, **call.options, **call.gradient_options)
     results = outputs._asdict() if hasattr(outputs, "_fields") else {"Y": outputs}
-    grads = pullback(**(cotangents or {"dY": dY(outputs)}))
+    if not cotangents:
+        rng = np.random.default_rng((call.seed, turn, 1))
+        dY = np.asarray(np.round(32 * rng.normal(size=tuple(outputs.shape))).clip(-127, 127) / 32)
+        cotangents = {"dY": _array(call, "dY", dY)}
+    grads = pullback(**cotangents)
     named = grads._asdict() if hasattr(grads, "_fields") else {"dX": grads}
     return {name: array for name, array in {**results, **named}.items() if array is not None}
 
 
 _jitted: dict[int, Callable[..., Any]] = {}
-"""Of the call that is made, by its seed: later turns run what the first one compiled."""
+"""The compiled function of the latest call, by its seed: later turns run it again."""
 
 
 def _results_in_jax(
@@ -444,14 +447,14 @@ def _results_in_jax(
 
 
 def failure(call: RandomCall) -> str | None:
-    """The error of a call that is made three times with fresh numbers; None if there is none."""
+    """The first error of a call that is made three times with fresh numbers, or None."""
     with in_threads(1 + call.seed % 3):
         return next(filter(None, (_failure_of_turn(call, turn) for turn in range(3))), None)
 
 
 @contextlib.contextmanager
 def in_threads(count: int) -> Iterator[None]:
-    """So many threads, of our own pool and of PyTorch's team if PyTorch is there."""
+    """A context with this number of threads, in our own pool and in PyTorch's team."""
     torch = sys.modules.get("torch")
     before = torch.get_num_threads() if torch else 0
     with mock.patch.dict(os.environ, XPGRAD_NUM_THREADS=str(count)):
@@ -477,7 +480,7 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
 
     def on_standard(call: RandomCall, arrays: Mapping[str, Array]) -> dict[str, Array]:
         with np.errstate(all="ignore"), xpgrad.use_engine("standard"):
-            return _results(call, arrays, functools.partial(_cotangent, call, turn), lengths, reset)
+            return _results(call, arrays, turn, lengths, reset)
 
     def exact() -> dict[str, Array]:
         exactly = call._replace(dtype="float64")
@@ -488,7 +491,7 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
             if call.namespace == "jax":
                 got = _results_in_jax(call, arrays, lengths or (), reset)
             else:
-                got = _results(call, arrays, functools.partial(_cotangent, call, turn), lengths, reset)
+                got = _results(call, arrays, turn, lengths, reset)
         expected = on_standard(call, arrays)
     except Exception as error:  # any exception is a finding
         return f"turn {turn + 1}: {type(error).__name__}: {error}"
@@ -496,7 +499,7 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
         if not np.array_equal(to_numpy(array), before[name], equal_nan=True):
             return f"turn {turn + 1}: {name} was written to"
     for name, wanted in expected.items():
-        if call.namespace == "jax" and name not in got:  # JAX keeps what the gradient needs to itself
+        if call.namespace == "jax" and name not in got:  # JAX's functions return no saved arrays
             continue
         problem = _difference(call, got[name], wanted)
         if problem is not None and not _is_as_near(got[name], wanted, exact()[name]):
@@ -504,15 +507,8 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
     return None
 
 
-def _cotangent(call: RandomCall, turn: int, Y: Any) -> Any:
-    """One for a call's result."""
-    rng = np.random.default_rng((call.seed, turn, 1))
-    values = np.asarray(np.round(32 * rng.normal(size=tuple(Y.shape))).clip(-127, 127) / 32)
-    return _array(call, "dY", values)
-
-
 def _is_as_near(got: Array, wanted: Array, exact: Array) -> bool:
-    """Whether a result is about as near to the exact one as the standard engine's, whose roundings differ."""
+    """Whether a result has at most twice the error of the standard engine's, whose roundings differ."""
     if got.dtype != wanted.dtype or tuple(got.shape) != tuple(wanted.shape):
         return False
     errors = [np.abs(to_numpy(one).astype(np.float64) - to_numpy(exact)) for one in (got, wanted)]
@@ -533,22 +529,17 @@ def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
         return None
     error = np.abs(a[finite] - b[finite]).max() / max(np.abs(b[finite]).max(), 1e-3)
     bound = _TOLERANCE[call.dtype]
-    if call.function.startswith("layer_norm"):  # of nearly equal numbers it multiplies their rounding errors
+    if call.function.startswith("layer_norm"):  # it multiplies the rounding errors of nearly equal numbers
         bound *= 10
-    return (
-        None
-        if error <= bound
-        else f"is off by {error:.1e} of its largest value, expected at most {bound:.0e}"
-    )
+    if error > bound:
+        return f"is off by {error:.1e} of its largest value, expected at most {bound:.0e}"
+    return None
 
 
 def run_random(count: int, seed: int, of_lengths: bool = False) -> int:
-    """Make `count` calls from number `seed` on, and print those that fail; 1 if one does.
-
-    With `of_lengths` all are recurrent operators on sequences of uneven lengths.
-    """
+    """Make `count` calls from number `seed` on, and print the failing calls; 1 if a call fails."""
     failures = 0
-    bar = progress(range(seed, seed + count), "random calls")
+    bar = Progress(range(seed, seed + count), "random calls")
     for number in bar:
         call = draw_call(number, of_lengths)
         found = failure(call)

@@ -1,6 +1,6 @@
-"""Tables, progress bars and curves on the terminal, with rich if it is installed, else in plain text.
+"""Tables, progress bars and curves on the terminal, by rich if it is installed, else in plain text.
 
-Pipes and log files get plain text too, in full width and without control codes.
+Pipes and log files always get plain text, in full width and without control codes.
 """
 
 import re
@@ -8,12 +8,12 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, TextIO, TypeVar
 
 import numpy as np
 
-__all__ = ["Progress", "curve", "message", "paragraph", "progress", "table"]
+__all__ = ["Progress", "curve", "message", "paragraph", "table"]
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _LOG_LINES = 10  # lines in a log that cannot be redrawn
 
 
 def _rich_console(stream: TextIO) -> Any:
-    """A rich console if the output is a terminal and rich is installed; else None."""
+    """A console of rich, if the stream is a terminal and rich is installed."""
     if not stream.isatty():
         return None
     try:
@@ -36,7 +36,7 @@ def _rich_console(stream: TextIO) -> Any:
 
 
 def message(text: str) -> None:
-    """Print a warning or an error to the standard error stream, in one line of its own."""
+    """Print a warning or an error to the standard error stream."""
     print(f"xpgrad: {text}", file=sys.stderr, flush=True)
 
 
@@ -52,31 +52,26 @@ def table(
 ) -> None:
     """Print a table; on a terminal that is too narrow for it, a paragraph for each row.
 
-    Parameters
-    ----------
-    title : str
-        A line above the table; "" for none.
-    columns : sequence of str
-        The header, one entry per column; a header of empty strings is left out.
-    rows : iterable of sequences
-        The cells; each is printed as its ``str``.
-    footer : str, optional
-        Text below the table.
+    A header of empty strings is left out.
     """
     texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    right = [bool(texts) and all(_NUMBER.fullmatch(row[k]) for row in texts) for k in range(len(columns))]
     console = _rich_console(sys.stdout)
-    if sys.stdout.isatty() and not _fits(columns, texts, folds=console is not None):
-        print("\n".join(_paragraphs(title, columns, texts, footer)), flush=True)
+    # rich folds columns of text
+    least = (w if r or console is None else min(w, _READABLE) for w, r in zip(widths, right, strict=True))
+    if sys.stdout.isatty() and sum(least) + 3 * len(widths) + 1 > shutil.get_terminal_size().columns:
+        print("\n".join(_paragraphs(title, columns, texts, right, footer)), flush=True)
         return
     if console is None:
-        print("\n".join(_plain_table(title, columns, texts, footer)), flush=True)
+        print("\n".join(_plain_table(title, columns, texts, widths, right, footer)), flush=True)
         return
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(title=Text(title) if title else None, title_justify="left", show_header=any(columns))
-    for name, right in zip(columns, _numeric_columns(columns, texts), strict=True):
-        grid.add_column(Text(name), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for name, r in zip(columns, right, strict=True):
+        grid.add_column(Text(name), justify="right" if r else "left", overflow="fold", no_wrap=r)
     for row in texts:
         grid.add_row(*map(Text, row))  # Text: square brackets in a cell are no markup
     console.print(grid)
@@ -85,36 +80,32 @@ def table(
 
 
 def _plain_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str | None
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    right: Sequence[bool],
+    footer: str | None,
 ) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    right = _numeric_columns(columns, rows)
+    """The lines of a table; columns of numbers are right-aligned."""
 
     def line(cells: Sequence[str]) -> str:
         padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
         return "  ".join(padded).rstrip()
 
-    lines = [title] if title else []
-    if any(columns):
-        lines += [line(columns), "  ".join("-" * width for width in widths)]
-    lines += [line(row) for row in rows]
-    return [*lines, footer] if footer else lines
-
-
-def _fits(columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds: bool) -> bool:
-    """Whether a table fits the terminal; one that folds may do so where columns of text stay readable."""
-    right = _numeric_columns(columns, rows)
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    least = (min(w, _READABLE) if folds and not r else w for w, r in zip(widths, right, strict=True))
-    return sum(least) + 3 * len(widths) + 1 <= shutil.get_terminal_size().columns
+    header = [line(columns), "  ".join("-" * width for width in widths)] if any(columns) else []
+    return [*([title] if title else []), *header, *map(line, rows), *([footer] if footer else [])]
 
 
 def _paragraphs(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str | None
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    footer: str | None,
 ) -> list[str]:
-    """Each row as text: words as they are, numbers behind their column's name."""
+    """Each row as text, in which a number follows its column's name."""
     width = shutil.get_terminal_size().columns
-    right = _numeric_columns(columns, rows)
     lines = textwrap.wrap(title, width)
     for row in rows:
         cells = [
@@ -126,13 +117,8 @@ def _paragraphs(
     return [*lines, *(line for text in (footer or "").splitlines() for line in textwrap.wrap(text, width))]
 
 
-def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Which columns hold only numbers (a unit may follow); they are right-aligned."""
-    return [bool(rows) and all(_NUMBER.fullmatch(row[k]) for row in rows) for k in range(len(columns))]
-
-
 def paragraph(text: str, indent: str = "") -> None:
-    """Print text; on a terminal lines are wrapped, and begin with `indent` from the second on."""
+    """Print text. A terminal gets wrapped lines; the second and later ones begin with `indent`."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         text = "\n".join(
@@ -146,13 +132,14 @@ def paragraph(text: str, indent: str = "") -> None:
 
 
 class Progress(Generic[T]):
-    """Iterates and shows the progress on the standard error stream; see `progress`."""
+    """Iterates with a progress bar on the standard error stream.
 
-    def __init__(self, iterable: Iterable[T], description: str, total: int | None) -> None:
-        self._iterable = iterable
-        self._description = description
-        self._total = total if total is not None else _length(iterable)
-        self._note = ""
+    `total` is the number of items, by default the iterable's length if it has one.
+    """
+
+    def __init__(self, iterable: Iterable[T], description: str, total: int | None = None) -> None:
+        self._iterable, self._description, self._note = iterable, description, ""
+        self._total = len(iterable) if total is None and isinstance(iterable, Sized) else total
 
     def note(self, text: str) -> None:
         """Show a short text, such as the current loss, after the bar."""
@@ -207,62 +194,15 @@ class Progress(Generic[T]):
             print(text, file=stream, flush=True)
 
 
-def _length(iterable: Iterable[object]) -> int | None:
-    try:
-        return len(iterable)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def progress(iterable: Iterable[T], description: str, total: int | None = None) -> Progress[T]:
-    """Iterate with a progress bar.
-
-    Parameters
-    ----------
-    iterable : iterable
-        What to iterate over.
-    description : str
-        A word before the bar.
-    total : int, optional
-        The number of items; by default the iterable's length, if it has one.
-
-    Returns
-    -------
-    Progress
-        Iterates over the items; its ``note(text)`` shows a text after the bar.
-
-    Examples
-    --------
-    >>> bar = progress(range(3), "training")
-    >>> for step in bar:
-    ...     bar.note(f"loss {1 / (step + 1):.2f}")
-    """
-    return Progress(iterable, description, total)
-
-
 # ---------------------------------------------------------------------------------------------- curves
 
 
 def curve(
     values: Sequence[float], *, label: str, reference: float | None = None, width: int = 64, height: int = 14
 ) -> str:
-    """Draw one curve in characters.
+    """One curve over 1, 2, ... in `height` lines of characters, below the label.
 
-    Parameters
-    ----------
-    values : sequence of float
-        The curve, drawn over 1, 2, ... (means of neighbours if there are more values than columns).
-    label : str
-        What the curve shows: a line above it.
-    reference : float, optional
-        A level to draw as a dashed line.
-    width, height : int
-        The size of the area in characters.
-
-    Returns
-    -------
-    str
-        Several lines without a newline at the end.
+    Each of the `width` columns shows the mean of its values. A dashed line marks the level `reference`.
     """
     parts = np.array_split(np.asarray(values, dtype=float), min(width, len(values)))
     means = np.array([part.mean() for part in parts])

@@ -1,12 +1,12 @@
 """Train a small model on real data, in plain NumPy through xpgrad.
 
-  text    a character LSTM learns to write like Python's manual. If JAX is installed, the same model is
-          trained with xpgrad_jax, and if torch is, torch.nn.LSTM, from the same weights on the same
-          batches. The loss curves have to agree.
-  series  a GRU forecasts the yearly sunspot numbers; sequences of uneven length, from one minimum of the
-          sun's activity to the next. Beside it torch.nn.GRU, as above.
-  digits  a convolutional network reads the handwritten digits that come with scikit-learn. Beside it
-          torch.nn.Conv2d, as above.
+  text    a character LSTM learns to write like Python's manual. If JAX or torch is installed, xpgrad_jax
+          or torch.nn.LSTM trains the same model, from the same weights on the same batches. The loss
+          curves must agree.
+  series  a GRU forecasts the yearly sunspot numbers, from sequences of uneven length between two minima of
+          the sun's activity. torch.nn.GRU trains the same model, as above.
+  digits  a convolutional network reads the handwritten digits that come with scikit-learn. torch.nn.Conv2d
+          trains the same model, as above.
 
 The exit status is 1 if the loss curves differ by 1e-4 or more.
 """
@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the plot goes (default: xpgrad-demo-NAME.png); without matplotlib it is drawn in the "
         "terminal instead",
     )
-    parser.add_argument("--no-torch", action="store_true", help="don't train torch's module beside it")
-    parser.add_argument("--no-jax", action="store_true", help="don't train through JAX beside it (text)")
+    parser.add_argument("--no-torch", action="store_true", help="don't train torch's module for comparison")
+    parser.add_argument("--no-jax", action="store_true", help="don't train with JAX for comparison (text)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ threads, the gain of each option, and hints. Sends nothing and changes nothing.
 import argparse
 import ctypes
 import importlib
+import itertools
 import json
 import os
 import platform
@@ -41,7 +42,7 @@ PACKAGES = {
     "matplotlib": "the demos and 'bench --plot' draw no pictures",
     "scikit-learn": "'demo digits' has no pictures to read",
 }
-"""The packages, and what each optional one is for, in its absence; `hints` says it of llvmlite."""
+"""The packages. Each optional package has a text for its absence; the text for llvmlite is in `hints`."""
 VARIABLES = (
     "XPGRAD_JIT",
     "XPGRAD_NUM_THREADS",
@@ -59,7 +60,7 @@ WITHOUT_EFFECT = {"XPGRAD_PRODUCTS": "has no effect any more: compiled code has 
 AVX512_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
 
 
-# --------------------------------------------------------------------------------------- what was read
+# ------------------------------------------------------------------------------------------ the report
 
 
 class CPU(NamedTuple):
@@ -72,7 +73,7 @@ class CPU(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """One loaded library with its own threads."""
+    """A loaded library with its own threads."""
 
     kind: str  # "blas" or "openmp"
     library: str  # "openblas", "mkl", "libgomp" ...
@@ -104,14 +105,9 @@ class InfoReport(NamedTuple):
 
 
 def cpu_has_avx512(cpuinfo: str, numpy_features: Iterable[str]) -> bool:
-    """Whether the CPU has the AVX-512 that BLAS kernels use (F, BW, DQ, VL).
+    """Whether the CPU has the AVX-512 of BLAS kernels (F, BW, DQ, VL), by the text of ``/proc/cpuinfo``.
 
-    Parameters
-    ----------
-    cpuinfo : str
-        The text of ``/proc/cpuinfo``, "" if there is none.
-    numpy_features : iterable of str
-        Features that NumPy found, used if the text has no flags: AVX512_SKX, or X86_V4 since NumPy 2.4.
+    If the text has no flags, by the features that NumPy found: AVX512_SKX, or X86_V4 since NumPy 2.4.
     """
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if flags:
@@ -126,15 +122,9 @@ def cpu_name(cpuinfo: str) -> str | None:
 
 
 def usable_cores(affinity: int, cpu_max: str) -> int:
-    """How many cores this process can keep busy.
+    """The number of cores for this process: its affinity, or less by its control group's ``cpu.max``.
 
-    Parameters
-    ----------
-    affinity : int
-        Cores that it may be scheduled on.
-    cpu_max : str
-        The text of the control group's ``cpu.max``, such as "200000 100000" for two cores or
-        "max 100000" for no limit; "" if there is none.
+    That file holds "200000 100000" for two cores, and "max 100000" for no limit.
     """
     quota = re.fullmatch(r"(\d+) (\d+)", cpu_max.strip())
     return min(affinity, max(1, round(int(quota[1]) / int(quota[2])))) if quota else affinity
@@ -160,7 +150,7 @@ def libraries_in_maps(maps: str) -> list[tuple[str, str, str]]:
 
 
 def hints(report: InfoReport) -> list[Hint]:
-    """What would make this machine faster, the most effective first."""
+    """Changes that would make this machine faster, the most effective first."""
     rules: tuple[Callable[[InfoReport], Hint | None], ...] = (
         _kernel_set,
         _llvmlite,
@@ -174,10 +164,10 @@ def hints(report: InfoReport) -> list[Hint]:
 
 
 def _kernel_set(report: InfoReport) -> Hint | None:
+    if not report.cpu.avx512 or report.cpu.architecture not in ("x86_64", "AMD64"):
+        return None
     for pool in report.pools:
-        if pool.library == "openblas" and pool.kernels and report.cpu.avx512:
-            if pool.kernels.lower() in AVX512_KERNELS or report.cpu.architecture not in ("x86_64", "AMD64"):
-                continue
+        if pool.library == "openblas" and pool.kernels and pool.kernels.lower() not in AVX512_KERNELS:
             return Hint(
                 f"OpenBLAS has picked its {pool.kernels} kernels, which don't use this CPU's AVX-512: large "
                 "matrix products of NumPy run at about half the speed that they could have",
@@ -220,21 +210,18 @@ def _too_many_threads(report: InfoReport) -> Hint | None:
         return None
     return Hint(
         f"a library runs {most} threads, but this process has {report.cpu.cores} core(s): threads that wait "
-        "for each other cost far more than they bring",
+        "for each other cost much time",
         f"set OMP_NUM_THREADS={report.cpu.cores} and OPENBLAS_NUM_THREADS={report.cpu.cores}",
     )
 
 
 def _too_few_threads(report: InfoReport) -> Hint | None:
-    single = [
-        f"{name}={value}"
-        for name, value in report.variables.items()
-        if name.endswith("_THREADS") and value == "1"
-    ]
+    variables = report.variables.items()
+    single = [f"{name}=1" for name, value in variables if name.endswith("_THREADS") and value == "1"]
     if not single or report.cpu.cores == 1:
         return None
     return Hint(
-        f"{', '.join(single)}: the work stays in one thread although there are {report.cpu.cores} cores",
+        f"{', '.join(single)}: only one thread computes, on {report.cpu.cores} cores",
         "unset it, unless other processes keep those cores busy",
     )
 
@@ -245,13 +232,13 @@ def _openmp_copies(report: InfoReport) -> Hint | None:
         return None
     return Hint(
         f"{len(openmp)} OpenMP runtimes are loaded ({', '.join(pool.file for pool in openmp)}): each "
-        "keeps its own threads, and they get in each other's way when they meet",
+        "keeps its own threads, and these slow each other down",
         "use packages of one origin (all from pip or all from conda), or set OMP_WAIT_POLICY=PASSIVE",
     )
 
 
 def missing(report: InfoReport) -> list[Hint]:
-    """A sentence for each optional package that is not installed."""
+    """A hint for each optional package that is not installed."""
     return [
         Hint(f"{package} is not installed: {purpose}", f"pip install {package}")
         for package, purpose in PACKAGES.items()
@@ -265,9 +252,9 @@ def _pools(report: InfoReport) -> Hint | None:
         return None
     names = " and ".join(f"{pool.library} ({pool.threads})" for pool in busy)
     return Hint(
-        f"several thread pools are loaded: {names}. A program that keeps more than one of them busy at "
-        "the same time slows down a great deal",
-        "compute in NumPy or in torch, not in both at once; OPENBLAS_NUM_THREADS=1 where only torch works",
+        f"several thread pools are loaded: {names}. A program that keeps several of them busy at the same "
+        "time is much slower",
+        "compute in NumPy or in torch, not in both at once; OPENBLAS_NUM_THREADS=1 if only torch computes",
     )
 
 
@@ -275,7 +262,7 @@ def _pools(report: InfoReport) -> Hint | None:
 
 
 def read_machine() -> InfoReport:
-    """Read everything; torch and llvmlite are imported, because that is how programs run."""
+    """Read everything, with torch and llvmlite imported, as in a program."""
     from ..engine import describe_engines, describe_products
 
     versions = _versions()
@@ -283,10 +270,10 @@ def read_machine() -> InfoReport:
         if name in versions:
             try:
                 importlib.import_module(name)
-            except Exception as error:  # any exception of a broken installation belongs in the report
+            except Exception as error:  # an installation may be broken in any way
                 versions[name] += f" (does not import: {error})"
     engines, products = describe_engines(), describe_products()
-    np.ones((64, 64)) @ np.ones((64, 64))  # BLAS libraries may load and choose on first use
+    np.ones((64, 64)) @ np.ones((64, 64))  # a BLAS library may load, and choose its kernels, on first use
     build: Any = np.show_config(mode="dicts")
     blas = build.get("Build Dependencies", {}).get("blas", {})
     return InfoReport(
@@ -332,6 +319,7 @@ def _text(path: str) -> str:
 
 
 def _cpu_name_elsewhere() -> str:
+    """The CPU's name on other systems than Linux."""
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         try:
@@ -357,7 +345,7 @@ def _pools_by_threadpoolctl() -> list[Pool]:
 
 
 def _pools_by_maps() -> list[Pool]:
-    """On Linux, ask the loaded libraries themselves; elsewhere nothing is found without threadpoolctl."""
+    """The same without threadpoolctl, on Linux only, from the loaded libraries."""
     pools = []
     for kind, library, file in libraries_in_maps(_text("/proc/self/maps")):
         try:
@@ -376,14 +364,12 @@ def _pools_by_maps() -> list[Pool]:
 
 
 def openblas_function(library: Any, name: str, result: Any) -> Any:
-    """An ``openblas_<name>`` of the library, with any prefix and suffix that builds use, or None."""
-    for prefix in ("openblas_", "scipy_openblas_"):
-        for suffix in ("", "64_", "_64", "64"):
-            function = getattr(library, f"{prefix}{name}{suffix}", None)
-            if function is not None:
-                function.restype = result
-                function.argtypes = []
-                return function
+    """The library's ``openblas_<name>``, with the prefix and suffix of any build, or None."""
+    for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64", "64")):
+        function = getattr(library, f"{prefix}openblas_{name}{suffix}", None)
+        if function is not None:
+            function.restype, function.argtypes = result, []
+            return function
     return None
 
 
@@ -396,7 +382,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="time what llvmlite, threads and the BLAS are worth here, for some seconds; shown ever after",
+        help="measure the gain of llvmlite, threads and the BLAS here, in some seconds; later calls show it",
     )
 
 
@@ -458,7 +444,7 @@ def _print(report: InfoReport, found: Sequence[Hint]) -> None:
 
 
 STEP = "A step is forward and backward of 50 steps, 32 sequences, 64 inputs, 64 units."
-"""What the first work's name abbreviates."""
+"""The meaning of the first column's name."""
 
 
 def _print_options(times: options.Times, machine: str) -> None:

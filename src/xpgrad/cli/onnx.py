@@ -1,10 +1,10 @@
 """Look into an ONNX file: its operators and parameters, what can be trained, and what not and why.
 
-With --train OUT a step of training is written as a model, of ONNX's own operators, for any runtime. Beside it
-stands a file with .values in its name, a model without inputs that gives the values of the first step.
+--train OUT writes a step of training as a model of ONNX's own operators, for any runtime. It also writes a
+file with .values in its name: a model without inputs that returns the values for the first step.
 
-A model whose branches depend on an input, such as a sampling rate, has fewer of them with --set NAME=VALUE:
-what follows from the value is folded, as by gradient_model(model, inputs={NAME: VALUE}).
+Some models have branches that depend on an input, such as a sampling rate. --set NAME=VALUE fixes the input
+and folds all that follows from it, as gradient_model(model, inputs={NAME: VALUE}) does.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from .console import message, paragraph, table
 
 __all__ = ["add_arguments", "run"]
 
-_SHOWN = 12  # parameters, unless all are asked for
+_SHOWN = 12  # the number of listed parameters without --all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_step(model: Any, args: argparse.Namespace) -> int:
-    """Write the step of training and its first values; the command's status."""
+    """Write the step of training and its first values, and return the command's status."""
     import onnx
 
     from xpgrad_onnx import constant_model, initial_values, training_model
@@ -122,7 +122,7 @@ def _write_step(model: Any, args: argparse.Namespace) -> int:
 
 
 def _print_parameters(report: Any, shown: int) -> None:
-    """The parameters, and the constants that are none."""
+    """Print the parameters, and the constants that are no parameters."""
     count = sum(int(np.prod(parameter.shape)) for parameter in report.parameters)
     rest = len(report.parameters) - shown
     table(

@@ -1,7 +1,6 @@
 """ONNX's own operator for a case, as a model of one node.
 
-The file needs only NumPy and onnx: the callers of other libraries (``asv_bench/xpgrad_peers``) read it in
-interpreters that have no xpgrad.
+The file needs only NumPy and onnx: ``asv_bench/xpgrad_peers`` runs it in interpreters without xpgrad.
 """
 
 from __future__ import annotations
@@ -26,29 +25,16 @@ _NAMES = {
     "softsign": "Softsign", "softmax": "Softmax", "log_softmax": "LogSoftmax", "silu": "Swish",
     "quick_gelu": "Swish", "hard_tanh": "Clip", "softmax_cross_entropy": "SoftmaxCrossEntropyLoss",
 }  # fmt: skip
-_SWISH = 24  # the opset that has it
+_SWISH = 24  # the first opset with Swish
 
 
 def one_node(
     kernel: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any], pads: Sequence[Sequence[int]] = ()
 ) -> tuple[Any, dict[str, Any], list[str]]:
-    """Return a model of a case's operator, its inputs, and the names of its outputs.
+    """A model of a kernel of xpgrad, its inputs, and the names of its outputs.
 
-    Parameters
-    ----------
-    kernel : str
-        The kernel's name in xpgrad.
-    arrays : mapping
-        Its array arguments.
-    attributes : mapping
-        Its attributes.
-    pads : sequence
-        The pads of a convolution, at the begins and at the ends.
-
-    Raises
-    ------
-    NotImplementedError
-        For an operator, an operand or an attribute that ONNX does not have.
+    `pads` are a convolution's, at the begins and at the ends. NotImplementedError means that ONNX lacks the
+    operator, an operand or an attribute.
     """
     if kernel not in _NAMES:
         raise NotImplementedError(kernel)
@@ -82,15 +68,15 @@ def model(
 ) -> Any:
     """A model of one node.
 
-    `inputs` are arrays by the operator's operand names, in order, None for omitted ones; `outputs` says for
-    each name whether the result is wanted.
+    `inputs` are arrays by the names of the operands, in their order, None if omitted. `outputs` says for each
+    name whether the result is wanted.
     """
     import onnx
     from onnx import helper
 
     rows: list = []
     for given in (inputs, outputs):
-        row = [name if there is not None and there is not False else "" for name, there in given.items()]
+        row = [name if value is not None and value is not False else "" for name, value in given.items()]
         while row and not row[-1]:
             row.pop()
         rows.append(row)
@@ -106,7 +92,7 @@ def model(
 def attributes_of(
     kernel: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any], pads: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
-    """Return the attributes in ONNX's form."""
+    """The attributes in ONNX's form."""
     a = dict(attributes)
     if "input_forget" in a:
         a["input_forget"] = int(a["input_forget"])

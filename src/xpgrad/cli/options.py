@@ -1,8 +1,8 @@
-"""The gain of a machine's options: two small works, timed with one option after the other.
+"""The gain of a machine's options: two small calls, timed with each option.
 
 Each option runs in its own process, because libraries read their settings when they start.
-``python -m xpgrad info --measure`` measures them and keeps the result in the folder of compiled code; `info`
-shows it later. Without a measurement it shows the result of another machine, options.json beside this file.
+``python -m xpgrad info --measure`` measures them and keeps the times in the folder of compiled code; `info`
+shows them later. Before a measurement it shows the times of another machine, from this folder's options.json.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.folder import cache_folder, make, write
 
-from .console import progress
+from .console import Progress
 
 __all__ = ["Times", "kept", "measure", "stated"]
 
@@ -47,13 +47,13 @@ OPTIONS = (
 
 
 class Times(NamedTuple):
-    """Milliseconds of each work by option, and the machine."""
+    """Milliseconds of each call by option, and the machine."""
 
     machine: str
     rows: dict[str, dict[str, float]]
 
     def lines(self) -> list[list[str]]:
-        """A line for each option: times, and the speedup over the first option: above 1 is faster."""
+        """A line for each option: times, and the speedup over the first option."""
         base = next(iter(self.rows.values()))
         return [
             [option, *(f"{ms:.3g} ms, {base[work] / ms:.2f}x" for work, ms in times.items())]
@@ -80,10 +80,10 @@ def kept(machine: str) -> Times | None:
 
 
 def measure(machine: str) -> Times:
-    """Time every option that exists here, in a few seconds, and keep the times."""
+    """Time every option whose packages are installed, in a few seconds, and keep the times."""
     rows = {}
     here = [option for option in OPTIONS if all(find_spec(name) is not None for name in option.needs)]
-    bar = progress(here, "measuring")
+    bar = Progress(here, "measuring")
     for option in bar:
         bar.note(option.name)
         command = [sys.executable, "-m", "xpgrad.cli.options", option.arrays]
@@ -99,7 +99,7 @@ def measure(machine: str) -> Times:
 
 
 def _works(arrays: str) -> dict[str, Callable[[], Any]]:
-    """The timed works, by name."""
+    """The timed calls, by name."""
     import xpgrad
 
     rng = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def _works(arrays: str) -> dict[str, Callable[[], Any]]:
 
 
 def _milliseconds(work: Callable[[], Any]) -> float:
-    """The fastest of some rounds, because other programs can only add time."""
+    """The fastest of some rounds: other programs can only add time."""
     work()
     times = []
     for _ in range(_ROUNDS):

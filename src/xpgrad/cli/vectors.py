@@ -1,8 +1,8 @@
 """Write vectors: inputs, saved arrays, cotangents and gradients for the tests of other people's kernels.
 
-Every case is computed in float64 and compared with central differences as it is made. Each case becomes one
-file (npz: NumPy's archive; json: numbers as text) or, with --format onnx, one folder for the forward and one
-for the gradient, in the layout of ONNX's backend tests.
+Every case is computed in float64 and compared with central differences. Each case becomes one file (npz:
+NumPy's archive; json: numbers as text). With --format onnx it becomes two folders, for the forward and the
+gradient, in the layout of ONNX's backend tests.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 
 from .._cases.vectors import Vector, operators, vectors
 from .arguments import at_least_one, not_negative
-from .console import message, progress, table
+from .console import Progress, message, table
 
 __all__ = ["add_arguments", "run"]
 
@@ -75,7 +75,7 @@ def _written(
 ) -> list[list[str]]:
     """Write the vectors; a line for each."""
     rows = []
-    for index, vector in enumerate(progress(found, "vectors", args.cases)):
+    for index, vector in enumerate(Progress(found, "vectors", args.cases)):
         name = f"{vector.operator}_{index:03d}"
         try:
             write(vector, args.out, name)
@@ -89,14 +89,18 @@ def _written(
 # ----------------------------------------------------------------------------------------------- the formats
 
 
-def _groups(vector: Vector) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
-    for group in ("inputs", "outputs", "cotangents", "gradients"):
-        yield group, getattr(vector, group)
+_ABOUT = ("operator", "option", "attributes", "error")
+
+
+def _parts(vector: Vector) -> tuple[dict[str, Any], dict[str, Mapping[str, np.ndarray]]]:
+    """The facts about a vector, and its groups of arrays."""
+    fields = vector._asdict()
+    return {key: fields.pop(key) for key in _ABOUT}, fields
 
 
 def _write_npz(vector: Vector, folder: Path, name: str) -> None:
-    arrays = {f"{group}/{key}": array for group, part in _groups(vector) for key, array in part.items()}
-    about = {key: getattr(vector, key) for key in ("operator", "option", "attributes", "error")}
+    about, groups = _parts(vector)
+    arrays = {f"{group}/{key}": array for group, part in groups.items() for key, array in part.items()}
     np.savez_compressed(folder / f"{name}.npz", about=json.dumps(about), **arrays)  # type: ignore[arg-type]
 
 
@@ -104,13 +108,9 @@ def _write_json(vector: Vector, folder: Path, name: str) -> None:
     def described(array: np.ndarray) -> dict[str, Any]:
         return {"shape": list(array.shape), "dtype": array.dtype.name, "data": array.reshape(-1).tolist()}
 
-    report: dict[str, Any] = {
-        key: getattr(vector, key) for key in ("operator", "option", "attributes", "error")
-    }
-    report |= {
-        group: {key: described(array) for key, array in part.items()} for group, part in _groups(vector)
-    }
-    (folder / f"{name}.json").write_text(json.dumps(report), encoding="utf-8")
+    about, groups = _parts(vector)
+    arrays = {group: {key: described(array) for key, array in part.items()} for group, part in groups.items()}
+    (folder / f"{name}.json").write_text(json.dumps(about | arrays), encoding="utf-8")
 
 
 def _onnx_writer() -> Callable[[Vector, Path, str], None]:

@@ -8,7 +8,7 @@ In a Dockerfile:
     ENV XPGRAD_CACHE_DIR=/opt/xpgrad-cache
     RUN python -m xpgrad warm lstm --arrays torch
 
-Other users of the image read that folder; they need not be able to write to it.
+Other users of the image need no write permission in that folder.
 Build the image on the kind of CPU that it will run on: machine code for another kind is not loaded.
 """
 
@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from .console import message, progress, table
-from .warm_works import WORKS, step_of
+from .console import Progress, message, table
+from .warm_works import WORKS
 
 __all__ = ["add_arguments", "run"]
 
-_TIMES = 3  # the first call records the program; later calls take shorter paths to it
+_TIMES = 3  # the first call records the program; later calls run it in shorter ways
 
 
 class WarmedPart(NamedTuple):
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _problem() -> str | None:
-    """The reason why there is nothing to compile, or None."""
+    """Why nothing can be compiled, or None."""
     from xpgrad.engine.process.settings import jit_enabled
 
     if jit_enabled():
@@ -104,7 +104,7 @@ def _kept(folder: Path) -> set[Path]:
 
 
 def _compile(args: argparse.Namespace) -> tuple[dict[WarmedPart, float], list[str]]:
-    """Seconds of each part; and the parts that could not run, with the reason."""
+    """The seconds of each part, and why parts could not run."""
     arrays = args.arrays or ["numpy", "torch"]
     works = [
         (WarmedPart(operator, dtype, kind), work)
@@ -115,15 +115,15 @@ def _compile(args: argparse.Namespace) -> tuple[dict[WarmedPart, float], list[st
     ]
     seconds: dict[WarmedPart, float] = {}
     missing: dict[str, None] = {}
-    bar = progress(works, "compiling")
+    bar = Progress(works, "compiling")
     for part, work in bar:
         bar.note(f"{part.operator} {part.dtype} {part.arrays}")
         start = time.monotonic()
         try:
-            step = step_of(work, part.arrays)
+            step = getattr(work, part.arrays)()
             for _ in range(_TIMES):
                 step()
-        except NotImplementedError as reason:  # something is not installed
+        except NotImplementedError as reason:  # a package is not installed
             if args.arrays:
                 missing[str(reason)] = None
             continue

@@ -1,7 +1,7 @@
-"""What `warm` runs: operators at sizes that need different loops, on NumPy's arrays and PyTorch's tensors.
+"""The calls of `warm`: operators at sizes that need different loops, on NumPy's arrays and PyTorch's tensors.
 
-A work has a dtype, and a method for each kind of arrays. The method returns a function that runs the operator
-and its gradient once; it raises NotImplementedError for what is not installed.
+Each work has a dtype, and a method for each kind of arrays. The method returns a function that runs the
+operator and its gradient once; it raises NotImplementedError if a package is missing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from xpgrad._operators.axes import shape_of
 from xpgrad._operators.declaration import DECLARED
 from xpgrad._operators.units import UNITS
 
-__all__ = ["WORKS", "step_of"]
+__all__ = ["WORKS"]
 
-_ROWS = (1, 32)  # a batch in one thread, with products of one row; and one that is split into parts
+_ROWS = (1, 32)  # a batch of one row, in one thread; and a batch that is split into parts
 _SHARED = (3, 1, 32, 1024)  # one row and a large weight, whose columns threads share
-_LARGE = (512, 1024)  # enough elements for threads, which have their own loops
+_LARGE = (512, 1024)  # enough elements for the loops of threads
 
 
 class RecurrentOperator(NamedTuple):
@@ -33,11 +33,6 @@ class RecurrentOperator(NamedTuple):
     name: str
     attributes: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
-
-    @property
-    def gates(self) -> int:
-        """The number of gates."""
-        return UNITS[self.name].rows
 
 
 RECURRENT = {
@@ -78,7 +73,7 @@ def _differentiated(function: Callable[[], Any], leaves: list[Any]) -> Callable[
 
 
 class RecurrentWork(NamedTuple):
-    """An operator over sequences; `lengths` are the shortest and the longest of uneven ones."""
+    """An operator over sequences; `lengths` are the shortest and the longest length, if they differ."""
 
     operator: str
     shape: tuple[int, int, int, int]
@@ -101,11 +96,8 @@ class RecurrentWork(NamedTuple):
             name: _normal(shape_of(unit.axes[name], sizes), self.dtype) for name in names
         }
         arrays |= {"sequence_lens": self._sequence_lens(), **own.attributes}
-        kernel, cotangent = (
-            getattr(xpgrad, own.name),
-            _normal(shape_of(unit.axes["H_all"], sizes), self.dtype),
-        )
-        return lambda: xpgrad.vjp(kernel, **arrays)[1](cotangent)
+        cotangent = _normal(shape_of(unit.axes["H_all"], sizes), self.dtype)
+        return lambda: xpgrad.vjp(getattr(xpgrad, own.name), **arrays)[1](cotangent)
 
     def torch(self) -> Callable[[], Any]:
         """A step of the module."""
@@ -126,13 +118,13 @@ class FunctionWork(NamedTuple):
 
     name: str
     in_torch: str | None
-    """A function of `xpgrad_torch`, or a module's class; None if there is none."""
+    """A function of `xpgrad_torch`, or a module's class; None if it has neither."""
     shapes: Sequence[Sequence[int]]
-    """Of the arrays that have a gradient."""
+    """The shapes of the arrays with a gradient."""
     options: Mapping[str, Any] = {}
     torch_options: Mapping[str, Any] = {}
     target: Callable[[str], np.ndarray] | None = None
-    """Makes the array behind those, of a dtype."""
+    """Makes the last array, in a dtype."""
     dtype: str = "float32"
 
     @property
@@ -153,7 +145,7 @@ class FunctionWork(NamedTuple):
     def torch(self) -> Callable[[], Any]:
         """A step of the function or the module."""
         if self.in_torch is None:
-            raise NotImplementedError(f"there is no module for {self.name}")
+            raise NotImplementedError(f"xpgrad_torch has no module for {self.name}")
         function = attrgetter(self.in_torch)(_needed("xpgrad_torch"))
         made = functools.partial(function, **self.torch_options)
         leaves = [_leaf(shape, self.dtype) for shape in self.shapes]
@@ -185,7 +177,7 @@ def _convolution(
     )
 
 
-_CONVOLUTIONS = (  # each method of the cost rule
+_CONVOLUTIONS = (  # the cost rule chooses each method for one of them
     _convolution(8, 64, (56, 56), 64, 3, 1, 1),
     _convolution(8, 64, (56, 56), 256, 1),
     _convolution(8, 128, (28, 28), 128, 3, 1, 1),
@@ -205,20 +197,16 @@ _ACTIVATIONS = (
 )
 
 
-def _classes(dtype: str) -> np.ndarray:
-    """A class for each row."""
-    return np.arange(_LARGE[0]) % _LARGE[1]
-
-
-def _probabilities(dtype: str) -> np.ndarray:
-    """A probability for each number."""
-    return np.random.default_rng(1).uniform(0, 1, _LARGE).astype(dtype)
-
-
 _LOSSES = (
-    FunctionWork("softmax_cross_entropy", "CrossEntropyLoss", (_LARGE,), target=_classes),
-    FunctionWork("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", (_LARGE,), target=_probabilities),
-)
+    FunctionWork(
+        "softmax_cross_entropy", "CrossEntropyLoss", (_LARGE,),
+        target=lambda dtype: np.arange(_LARGE[0]) % _LARGE[1],
+    ),
+    FunctionWork(
+        "binary_cross_entropy_with_logits", "BCEWithLogitsLoss", (_LARGE,),
+        target=lambda dtype: np.random.default_rng(1).uniform(0, 1, _LARGE).astype(dtype),
+    ),
+)  # fmt: skip
 
 
 def _recurrent(operator: str, dtype: str) -> Iterator[Any]:
@@ -238,10 +226,4 @@ WORKS: dict[str, Callable[[str], Iterator[Any]]] = {
     "activations": functools.partial(_functions, _ACTIVATIONS),
     "losses": functools.partial(_functions, _LOSSES),
 }
-"""The works of each operator that can be named, in a dtype."""
-
-
-def step_of(work: Any, arrays: str) -> Callable[[], Any]:
-    """Return a function that runs a work once, on arrays of this kind."""
-    step: Callable[[], Any] = getattr(work, arrays)()
-    return step
+"""The works of each operator's name, in a dtype."""

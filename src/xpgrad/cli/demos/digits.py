@@ -1,10 +1,10 @@
-"""A convolutional network reads handwritten digits: in plain NumPy, and in torch beside it.
+"""A convolutional network reads handwritten digits: in plain NumPy, and for comparison in torch.
 
-The pictures are the 1797 digits of 8 x 8 pixels that come with scikit-learn. The network is three
-convolutions: one of each pixel's neighbours, one with stride 2, which halves the picture like pooling, and
-one as large as the rest, with an output for each digit. Between them is relu, after them the softmax
-cross-entropy. The NumPy side takes the forward and backward of each from xpgrad; the torch side is
-`torch.nn.Conv2d` with torch's own autograd and optimizer.
+The pictures are the 1797 digits of 8 x 8 pixels that come with scikit-learn. The network has three
+convolutions: 3 x 3; 3 x 3 with stride 2, which halves the picture like pooling; and 4 x 4, which covers the
+rest and has an output for each digit. Relu is between them, the softmax cross-entropy at the end. On the
+NumPy side xpgrad computes the forward and backward of each. The torch side is `torch.nn.Conv2d` with torch's
+own autograd and optimizer.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def read_digits(seed: int) -> tuple[Digits, Digits]:
 
 
 def batches(digits: Digits, steps: int, seed: int) -> Iterator[Digits]:
-    """Yield batches; every digit is used once before any is used again."""
+    """Yield batches. Every digit is used once before a digit is used again."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(0)
     for _ in range(steps):

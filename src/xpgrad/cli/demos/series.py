@@ -1,9 +1,9 @@
-"""A GRU forecasts the yearly sunspot numbers: in plain NumPy, and in torch beside it.
+"""A GRU forecasts the yearly sunspot numbers: in plain NumPy, and for comparison in torch.
 
 The sun's activity rises and falls in cycles of 9 to 14 years. Each cycle is one sequence, so the sequences
 have different lengths. From every year the model forecasts the next: the same number, plus a change that a
-linear layer computes from the GRU's state. The NumPy side takes its forward and backward from `xpgrad.gru`
-and `xpgrad.gru_grad`; the torch side is `torch.nn.GRU` on packed sequences.
+linear layer computes from the GRU's state. The NumPy side uses `xpgrad.gru` and `xpgrad.gru_grad`, the torch
+side `torch.nn.GRU` on packed sequences.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def read_sunspots() -> Sunspots:
 
 
 def cycles(numbers: np.ndarray) -> list[slice]:
-    """The cycles, each from its minimum up to the year before the next one.
+    """The cycles, each from its minimum up to the year before the next minimum.
 
     A year is a minimum if the `WINDOW` years before it are all higher, and none of the `WINDOW` years after
     it, within the data, is lower. Windows of 3, 4 and 5 years give the same minima.
@@ -76,7 +76,7 @@ def cycles(numbers: np.ndarray) -> list[slice]:
 class Cycles(NamedTuple):
     """Cycles side by side: this year's numbers (T, N, 1), lengths (N,), next year's numbers (T, N).
 
-    After a cycle's end is NaN, which would appear in the loss if anything read it.
+    The arrays hold NaN after a cycle's end. It would appear in the loss if anything read it.
     """
 
     X: np.ndarray
@@ -162,7 +162,7 @@ def train_numpy(p: Parameters, stream: Iterator[Cycles], steps: int) -> Training
 
 
 def train_torch(p: Parameters, stream: Iterator[Cycles], steps: int) -> Training:
-    """Train torch's own GRU, on packed sequences, from p, which stays unchanged."""
+    """Train torch's own GRU on packed sequences, from p, which stays unchanged."""
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -208,7 +208,7 @@ def forecast_gru(p: Parameters, numbers: np.ndarray, chosen: Sequence[slice]) ->
 
 
 def forecast_linear(numbers: np.ndarray, training_end: int, at: np.ndarray) -> Forecast:
-    """An autoregression on the last years of any cycle; least squares up to the end."""
+    """An autoregression on the last years, fitted by least squares to the years before `training_end`."""
 
     def rows(of: np.ndarray) -> np.ndarray:
         return np.stack([numbers[of - lag] for lag in range(LAGS)] + [np.ones(len(of))], axis=1)

@@ -1,14 +1,14 @@
-"""A character LSTM learns to write like Python's manual: in plain NumPy, and in JAX and torch beside it.
+"""A character LSTM learns to write like Python's manual: in plain NumPy, and for comparison in JAX and torch.
 
-The model is an embedding, one LSTM and a linear layer that predicts the next character. The NumPy side
-takes the forward and backward of the LSTM and of the loss from xpgrad; everything else, down to Adam, is
-written out below. The JAX side is `xpgrad_jax.lstm` under ``jax.jit`` and ``jax.grad``, the torch side
+The model is an embedding, one LSTM and a linear layer that predicts the next character. On the NumPy side
+xpgrad computes the forward and backward of the LSTM and of the loss; the rest, down to Adam, is written out
+below. The JAX side is `xpgrad_jax.lstm` under ``jax.jit`` and ``jax.grad``. The torch side is
 `torch.nn.LSTM` with torch's own autograd and optimizer.
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class Corpus(NamedTuple):
 
     @property
     def unigram_entropy(self) -> float:
-        """The loss (nats per character) of predicting from the characters' frequencies alone."""
+        """The loss (nats per character) of a prediction from the characters' frequencies only."""
         p = np.bincount(self.train) / len(self.train)
         p = p[p > 0]
         return float(-(p * np.log(p)).sum())
@@ -86,10 +86,10 @@ def clean(text: str) -> str:
 
 
 def batches(codes: np.ndarray, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Yield inputs and targets (T, N), and whether the streams start again here.
+    """Yield inputs and targets (T, N), and whether the streams start here.
 
     The text is cut into N streams that are read side by side, T characters at a time. At their end they start
-    over, and the state carried between windows must be reset.
+    over, and so does the state that one window passes to the next.
     """
     windows = (len(codes) // BATCH - 1) // TIME
     length = windows * TIME
@@ -161,21 +161,29 @@ def loss_and_gradients(
     return float(loss), grads, (saved.H_t, saved.C_t)
 
 
-def train_numpy(p: Parameters, codes: np.ndarray, steps: int) -> Training:
-    """Train p in place."""
-    adam, hidden = Adam(p, ADAM), p["V"].shape[1]
-    state = zero_state(BATCH, hidden)
+def _train(name: str, p: Parameters, codes: np.ndarray, steps: int, step: Callable[..., Any]) -> Training:
+    """Train with `step`: from inputs, targets and the state before them to the loss and the next state."""
+    state: Any = None
 
-    def step(batch: tuple[np.ndarray, np.ndarray, bool]) -> float:
+    def stateful(batch: tuple[np.ndarray, np.ndarray, bool]) -> float:
         nonlocal state
         inputs, targets, fresh = batch
-        if fresh:
-            state = zero_state(BATCH, hidden)
+        loss, state = step(inputs, targets, zero_state(BATCH, p["V"].shape[1]) if fresh else state)
+        return float(loss)
+
+    return train(name, batches(codes, steps), steps, stateful)
+
+
+def train_numpy(p: Parameters, codes: np.ndarray, steps: int) -> Training:
+    """Train p in place."""
+    adam = Adam(p, ADAM)
+
+    def step(inputs: np.ndarray, targets: np.ndarray, state: tuple[np.ndarray, np.ndarray]) -> Any:
         loss, grads, state = loss_and_gradients(p, inputs, targets, state)
         adam.step(grads)
-        return loss
+        return loss, state
 
-    return train("xpgrad (NumPy)", batches(codes, steps), steps, step)
+    return _train("xpgrad (NumPy)", p, codes, steps, step)
 
 
 def evaluate(p: Parameters, codes: np.ndarray) -> float:
@@ -189,7 +197,7 @@ def evaluate(p: Parameters, codes: np.ndarray) -> float:
 
 
 def write(p: Parameters, alphabet: str, length: int, seed: int) -> str:
-    """Let the model write: each character is drawn from its prediction and is the next step's input."""
+    """Let the model write: each character is drawn from its prediction, and is the next step's input."""
     rng = np.random.default_rng(seed)
     H, C = zero_state(1, p["V"].shape[1])
     code, text = alphabet.index("\n"), []
@@ -207,7 +215,7 @@ def write(p: Parameters, alphabet: str, length: int, seed: int) -> str:
 
 
 def train_jax(p: Parameters, codes: np.ndarray, steps: int) -> Training:
-    """Train from p, in place, with the gradients of a compiled function of JAX's."""
+    """Train p in place, with gradients from a compiled function of JAX."""
     import jax
 
     import xpgrad_jax
@@ -218,20 +226,16 @@ def train_jax(p: Parameters, codes: np.ndarray, steps: int) -> Training:
         return xpgrad_jax.softmax_cross_entropy(logits, targets.reshape(-1)), (H, C)
 
     gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    adam, state = Adam(p, ADAM), zero_state(BATCH, p["V"].shape[1])
+    adam = Adam(p, ADAM)
 
-    def step(batch: tuple[np.ndarray, np.ndarray, bool]) -> float:
-        nonlocal state
-        inputs, targets, fresh = batch
-        if fresh:
-            state = zero_state(BATCH, p["V"].shape[1])
-        # copies: the CPU's arrays of JAX may share NumPy's memory, which Adam writes to
+    def step(inputs: np.ndarray, targets: np.ndarray, state: Any) -> Any:
+        # copies: JAX's arrays on the CPU may share NumPy's memory, which Adam writes to
         given = {name: jax.numpy.array(value) for name, value in p.items()}
-        (value, state), grads = gradients(given, inputs, targets, state)
+        value_and_state, grads = gradients(given, inputs, targets, state)
         adam.step({name: np.asarray(grad) for name, grad in grads.items()})
-        return float(value)
+        return value_and_state
 
-    return train("xpgrad_jax (jit)", batches(codes, steps), steps, step)
+    return _train("xpgrad_jax (jit)", p, codes, steps, step)
 
 
 # --------------------------------------------------------------------------------------- the torch side
@@ -259,30 +263,25 @@ def train_torch(p: Parameters, codes: np.ndarray, steps: int) -> Training:
     """Train torch's own LSTM on the same batches, from p, which stays unchanged."""
     import torch
 
-    model, hidden = torch_model(p), p["V"].shape[1]
+    model = torch_model(p)
     adam = TorchAdam(model, ADAM)
-    state: Any = None
 
-    def step(batch: tuple[np.ndarray, np.ndarray, bool]) -> float:
-        nonlocal state
-        inputs, targets, fresh = batch
-        if fresh:
-            state = tuple(map(torch.from_numpy, zero_state(BATCH, hidden)))
-        H, state = model["lstm"](model["embedding"](torch.from_numpy(inputs)), state)
-        state = tuple(s.detach() for s in state)
+    def step(inputs: np.ndarray, targets: np.ndarray, state: Any) -> Any:
+        before = tuple(map(torch.as_tensor, state))
+        H, after = model["lstm"](model["embedding"](torch.from_numpy(inputs)), before)
         logits = model["output"](H).flatten(0, 1)
         loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets).flatten())
         adam.step(loss)
-        return loss.item()
+        return loss.item(), tuple(s.detach() for s in after)
 
-    return train("torch.nn.LSTM", batches(codes, steps), steps, step)
+    return _train("torch.nn.LSTM", p, codes, steps, step)
 
 
 # ------------------------------------------------------------------------------------------- the report
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, plot, write, compare; 1 if the two implementations disagree."""
+    """Train, plot, write, compare; 1 if the implementations disagree."""
     try:
         corpus = read_corpus()
     except ImportError:

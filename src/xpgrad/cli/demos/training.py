@@ -1,4 +1,4 @@
-"""Shared by the demos: Adam in NumPy and in torch, the training loop, the comparison, reports."""
+"""Code that the demos share: Adam in NumPy and in torch, the training loop, the comparison, reports."""
 
 import argparse
 import importlib
@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import convert
 from ..._operators.words import Operator
-from ..console import message, progress, table
+from ..console import Progress, message, table
 
 __all__ = [
     "TOLERANCE",
@@ -42,22 +42,14 @@ Parameters = dict[str, np.ndarray]
 
 
 class AdamSettings(NamedTuple):
-    """The settings of Adam.
-
-    Parameters
-    ----------
-    rate : float
-        The learning rate.
-    max_norm : float
-        Limit for the norm of all gradients together; longer ones are scaled down to it.
-    epsilon : float
-        Adam divides by the gradients' usual size plus this. With a small value, gradients that are mostly
-        rounding would give steps of full length, and two correct programs would soon diverge.
-    """
+    """The settings of Adam."""
 
     rate: float
     max_norm: float
+    """Gradients whose common norm is larger are scaled down to it."""
     epsilon: float = 1e-3
+    """Adam divides by the gradients' usual size plus epsilon. With a small epsilon, gradients that are mostly
+    rounding errors would give steps of full length, and two correct programs would soon diverge."""
 
 
 class Adam:
@@ -86,7 +78,7 @@ class Adam:
 
 
 class TorchAdam:
-    """The same by torch: its own gradients, clipping and optimizer."""
+    """The same by torch, with its own gradients, clipping and optimizer."""
 
     def __init__(self, model: Any, settings: AdamSettings) -> None:
         import torch
@@ -116,7 +108,7 @@ def train(name: str, batches: Iterable[Batch], steps: int, step: Callable[[Batch
     """Take a step on every batch, with a progress bar; `step` returns the loss."""
     losses: list[float] = []
     seconds: list[float] = []
-    bar = progress(batches, name, steps)
+    bar = Progress(batches, name, steps)
     for batch in bar:
         start = time.perf_counter()
         losses.append(step(batch))
@@ -154,7 +146,7 @@ def train_all(
     with_torch: Callable[..., Training],
     with_jax: Callable[..., Training] | None = None,
 ) -> list[Training]:
-    """Train the parameters with NumPy, and copies of them with the others where they exist and are wanted."""
+    """Train the parameters with NumPy, and copies of them with JAX and torch if installed and wanted."""
 
     def copies(parameters: Parameters) -> Parameters:
         return {name: value.copy() for name, value in parameters.items()}
@@ -163,14 +155,14 @@ def train_all(
     runs = [with_numpy(parameters, data(), args.steps)]
     if with_jax is not None and not args.no_jax and jax_imports():
         runs.append(with_jax(copies(start), data(), args.steps))
-    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
+    # Last: torch's threads must not exist while NumPy's are timed.
     if not args.no_torch and torch_imports():
         runs.append(with_torch(start, data(), args.steps))
     return runs
 
 
 def jax_imports() -> bool:
-    """Whether JAX is there, and works with xpgrad_jax."""
+    """Whether xpgrad_jax can be imported."""
     try:
         importlib.import_module("xpgrad_jax")
     except ImportError:
@@ -201,7 +193,7 @@ def load_torch_weights(module: Any, operator: Operator, p: Parameters) -> None:
 
 
 def _differences(runs: list[Training]) -> np.ndarray:
-    """By how much the loss curves differ from the first one, at most, step by step; NaN where one is."""
+    """The largest difference of a loss curve from the first curve at each step; NaN if one of them is NaN."""
     return np.max([np.abs(np.subtract(runs[0].losses, run.losses)) for run in runs[1:]], axis=0)
 
 
@@ -248,9 +240,9 @@ def show_training(runs: list[Training], footer: str) -> None:
 
 
 def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Callable[[], str]) -> None:
-    """Draw a figure into a file; in the terminal if matplotlib is missing or the file fails."""
+    """Draw a figure into a file, or in the terminal if matplotlib is missing or the file fails."""
     try:
-        # The figure class by itself needs no display.
+        # Figure, unlike pyplot, needs no display.
         from matplotlib.figure import Figure
     except ImportError:
         print(f"{as_text()}\n(A PNG file instead: pip install matplotlib.)\n")
@@ -267,7 +259,7 @@ def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Calla
 
 
 def plot_losses(axes: Any, runs: list[Training]) -> None:
-    """Draw loss curves on top of each other that can still be told apart."""
+    """Draw loss curves that remain visible where they lie on top of each other."""
     styles: tuple[dict[str, Any], ...] = (
         {"lw": 2.5, "color": "C0", "alpha": 0.5},
         {"lw": 0.9, "color": "k", "ls": ":"},
@@ -278,7 +270,7 @@ def plot_losses(axes: Any, runs: list[Training]) -> None:
 
 
 def plot_differences(axes: Any, runs: list[Training]) -> None:
-    """Draw the distance of loss curves, and its limit."""
+    """Draw the difference of loss curves, and its limit."""
     differences = _differences(runs)
     axes.semilogy(np.arange(1, len(differences) + 1), np.maximum(differences, 1e-9), color="C3", lw=0.8)
     axes.axhline(TOLERANCE, color="0.4", ls="--", lw=1)
