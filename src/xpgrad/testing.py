@@ -1,16 +1,17 @@
 """Tools to check gradient kernels: finite differences, naive references, comparisons.
 
-Nothing here is fast and nothing here shares code with the kernels: each function is the shortest
-transcription of a definition that was found, so that it can be believed by reading it.
+These functions are slow and share no code with the kernels. Each is a short transcription of a definition,
+which a reader can verify.
 
-- `check_vjp` holds a gradient rule against central differences.
+- `check_vjp` compares a gradient rule with central differences.
 - `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time;
-  `gru_reference` and `gru_grad_reference` the GRU and its own.
-- `slstm_reference`, `augru_reference` and `gru_d_reference` are these operators, without a backward.
-- `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position;
-  with X and dY exchanged they are those of a transposed one, too.
+  `gru_reference`, `rnn_reference` and their `grad` functions are the GRU's and the RNN's.
+- `slstm_reference`, `augru_reference`, `gru_d_reference`, `layer_norm_lstm_reference` and
+  `layer_norm_gru_reference` are forwards only.
+- `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position. With
+  X and dY exchanged they are a transposed convolution's sums.
 - `vectors` makes cases for the tests of other people's kernels.
-- `cell_reference` runs the plain formula of a `xpgrad.Cell`, and `check_cell` holds the cell against it.
+- `cell_reference` runs the plain formula of a `xpgrad.Cell`, and `check_cell` compares the cell with it.
 - `assert_close` and `relative_error` compare arrays of any namespace.
 """
 

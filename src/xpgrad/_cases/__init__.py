@@ -1,6 +1,6 @@
 """Cases: every kernel with its options and independent oracles.
 
-`kernels.KERNELS` is the table. `python -m xpgrad check` runs the cases in each namespace against all oracles,
-`xpgrad.testing.vectors` hands them out for the tests of other people's kernels, and `check --peers` gives
-them to other libraries.
+`kernels.KERNELS` is the table. `python -m xpgrad check` compares the cases in each namespace with all
+oracles. `xpgrad.testing.vectors` yields them for the tests of other people's kernels. `check --peers` runs
+them in other libraries.
 """

@@ -11,6 +11,7 @@ import numpy as np
 
 from xpgrad._operators.declaration import DECLARED
 
+from .._testing.activations import sigmoid
 from .._testing.comparing import to_numpy
 from .case import Arrays, Case, KernelCases, draw, kernel_cases, seeded
 
@@ -20,8 +21,8 @@ __all__ = ["ACTIVATIONS", "DEFINITIONS"]
 class ActivationCase(NamedTuple):
     """An operator with one output: its definition, and PyTorch's function.
 
-    `definition` is ``definition(xp, *arrays, **attributes)`` with NumPy or torch as xp; `peer` the same with
-    torch.nn.functional, None if that has no such function.
+    ``definition(xp, *arrays, **attributes)`` gets NumPy or torch as xp. `peer` gets torch.nn.functional. It
+    is None, or returns None, if PyTorch lacks the function or the option.
     """
 
     name: str
@@ -35,15 +36,11 @@ class ActivationCase(NamedTuple):
 
 
 def _pointwise_case(*, seed: int, operands: Mapping[str, tuple[int, ...]], **attributes: Any) -> Case:
-    """Values on both sides of every kink, but never at a kink: odd sixteenths below 8."""
+    """Values on both sides of every kink but not at a kink: odd sixteenths below 8."""
     rng = np.random.default_rng(seed)
     X = np.clip(2 * np.round(20 * rng.standard_normal((3, 4, 5))) + 1, -127, 127) / 16
     arguments = {"X": X, **{name: draw(rng, *shape) for name, shape in operands.items()}}
     return Case(arguments, {}, attributes, {"Y": draw(rng, 3, 4, 5)})
-
-
-def _sigmoid(xp: Any, x: Any) -> Any:
-    return 1 / (1 + xp.exp(-x))
 
 
 def _normal_distribution(xp: Any, x: Any) -> Any:
@@ -67,7 +64,7 @@ def _elu(xp: Any, x: Any, alpha: float = 1.0) -> Any:
 
 
 def _torch_hard_sigmoid(F: Any, x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    """PyTorch's; it has only these numbers, and its gradient uses 1/6 in single precision."""
+    """PyTorch's function, which has only these numbers; its gradient uses 1/6 in single precision."""
     return F.hardsigmoid(x) if (alpha, beta) == (1 / 6, 0.5) and x.element_size() < 8 else None
 
 
@@ -85,7 +82,7 @@ def _pointwise(
     peer: Callable[..., Any] | None = None,
     **options: Mapping[str, Any],
 ) -> ActivationCase:
-    """Options have one value of each operand; two more have one per channel, and per element."""
+    """Each option has one value of each operand. Two more have a value per channel and per element."""
     operands = DECLARED[name].operands
 
     def sized(*shape: int) -> dict[str, Any]:
@@ -144,10 +141,10 @@ _POINTWISE = (
         lambda F, x, approximate="none": F.gelu(x, approximate=approximate),
         tanh={"approximate": "tanh"},
     ),
-    _pointwise("quick_gelu", lambda xp, x, alpha=1.702: x * _sigmoid(xp, alpha * x), alpha={"alpha": 0.8}),
-    _pointwise("silu", lambda xp, x: x * _sigmoid(xp, x), lambda F, x: F.silu(x)),
+    _pointwise("quick_gelu", lambda xp, x, alpha=1.702: x * sigmoid(xp, alpha * x), alpha={"alpha": 0.8}),
+    _pointwise("silu", lambda xp, x: x * sigmoid(xp, x), lambda F, x: F.silu(x)),
     _pointwise("mish", lambda xp, x: x * xp.tanh(_softplus(xp, x)), lambda F, x: F.mish(x)),
-    _pointwise("sigmoid", _sigmoid, lambda F, x: x.sigmoid()),
+    _pointwise("sigmoid", sigmoid, lambda F, x: x.sigmoid()),
     _pointwise("log_sigmoid", lambda xp, x: -_softplus(xp, -x), lambda F, x: F.logsigmoid(x)),
     _pointwise(
         "hard_sigmoid",
@@ -173,7 +170,7 @@ _POINTWISE = (
 )
 
 DEFINITIONS = {operator.name: operator.definition for operator in _POINTWISE}
-"""Of elementwise functions, by name."""
+"""The definitions of elementwise functions, by name."""
 
 
 # ------------------------------------------------------------------------------------------------ softmax
@@ -243,10 +240,6 @@ def _cross_entropy(
     return _reduce(losses, reduction, counts.sum())
 
 
-def _torch_cross_entropy(F: Any, x: Any, labels: Any, weights: Any = None, **attributes: Any) -> Any:
-    return F.cross_entropy(x, labels, weights, **attributes)
-
-
 def _cross_entropy_case(
     *, seed: int, probabilities: bool = False, weights: bool = False, **attributes: Any
 ) -> Case:
@@ -263,14 +256,10 @@ def _cross_entropy_case(
 def _binary_cross_entropy(
     xp: Any, x: Any, targets: Any, weight: Any = None, pos_weight: Any = None, reduction: str = "mean"
 ) -> Any:
-    p = _sigmoid(xp, x)
+    p = sigmoid(xp, x)
     positive = targets * xp.log(p) * (1 if pos_weight is None else pos_weight)
     losses = -(positive + (1 - targets) * xp.log(1 - p)) * (1 if weight is None else weight)
     return _reduce(losses, reduction, math.prod(x.shape))
-
-
-def _torch_binary_cross_entropy(F: Any, x: Any, targets: Any, **others: Any) -> Any:
-    return F.binary_cross_entropy_with_logits(x, targets, **others)
 
 
 def _binary_case(*, seed: int, weight: bool = False, pos_weight: bool = False, **attributes: Any) -> Case:
@@ -287,7 +276,7 @@ _LOSSES = (
     ActivationCase(
         "softmax_cross_entropy",
         _cross_entropy,
-        _torch_cross_entropy,
+        lambda F, x, labels, weights=None, **attributes: F.cross_entropy(x, labels, weights, **attributes),
         {
             "plain": {},
             **_REDUCTIONS,
@@ -310,7 +299,7 @@ _LOSSES = (
     ActivationCase(
         "binary_cross_entropy_with_logits",
         _binary_cross_entropy,
-        _torch_binary_cross_entropy,
+        lambda F, x, targets, **others: F.binary_cross_entropy_with_logits(x, targets, **others),
         {"plain": {}, **_REDUCTIONS, "weights": {"weight": True, "pos_weight": True}},
         _binary_case,
     ),

@@ -1,4 +1,4 @@
-"""The parts of `check`: kernels with their options and oracles, and code that all oracles share."""
+"""Kernels with their options and oracles, and code that all oracles share."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ class Case(NamedTuple):
     """One option of a kernel, as float64 NumPy arrays."""
 
     arguments: Arrays
-    """Floating-point arguments: those that have a gradient."""
+    """The arguments with a gradient: floating-point arrays."""
     integers: Arrays
     """Arrays without a gradient: lengths, and masks, which are floating-point."""
     attributes: Mapping[str, Any]
     cotangents: Arrays
-    """One for each differentiable output, by the output's name."""
+    """A cotangent for each differentiable output, by the output's name."""
     gradient_attributes: Mapping[str, Any] = {}
     """Attributes that only the gradient takes."""
     sample_axes: Mapping[str, int] = {}
-    """Which axis the samples have, of all arguments and cotangents but parameters."""
+    """The samples' axis of each argument and cotangent that has one; parameters have none."""
     numbers: Any = None
-    """What an operator's oracles know of the case besides its attributes."""
+    """The case in plain numbers, for an operator's oracles."""
     weights: Mapping[str, Any] = {}
-    """`sample_weight`, where the gradient takes one."""
+    """`sample_weight`, if the case has it."""
 
 
 class Oracle(NamedTuple):
     """An independent source of a kernel's results.
 
-    `compute` takes a case and returns the results that it knows, by name, or None if it does not apply to the
-    case. `floor` is the accuracy of the oracle itself.
+    `compute` returns the results of a case that it knows, by name, or None if it knows none. `floor` is the
+    oracle's own accuracy.
     """
 
     label: str
@@ -72,14 +72,14 @@ class KernelCases(NamedTuple):
 
     name: str
     options: Mapping[str, Callable[..., Case]]
-    """Each makes its case; another `seed` gives it other numbers."""
+    """Functions that make a case; another `seed` gives other numbers."""
     run: Callable[[Case], Mapping[str, Array]]
-    """The results of the kernel under test, outputs and gradients by name, for a case in any namespace."""
+    """The kernel's outputs and gradients by name, for a case in any namespace."""
     oracles: Sequence[Oracle]
 
 
 def run_vjp(name: str, case: Case) -> dict[str, Array]:
-    """The outputs of one of xpgrad's kernels and its gradients, with every cotangent."""
+    """A kernel's outputs and gradients, with every cotangent."""
     kernel = getattr(xpgrad, name)
     outputs, pullback = xpgrad.vjp(
         kernel, **case.arguments, **case.integers, **case.weights, **case.attributes,
@@ -91,7 +91,7 @@ def run_vjp(name: str, case: Case) -> dict[str, Array]:
 
 
 def named_results(case: Case, outputs: Any, grads: Any) -> dict[str, Array]:
-    """Outputs and gradients by name; a kernel of one argument returns its only ones bare."""
+    """Outputs and gradients by name; a kernel with one argument returns a bare array for each."""
     named = outputs._asdict() if hasattr(outputs, "_fields") else {"Y": outputs}
     if not hasattr(grads, "_fields"):
         return {**named, "gradient of X": grads}
@@ -105,7 +105,7 @@ def kernel_cases(
     autograd: Callable[[Case], Arrays | None] | None = None,
     module: Callable[[Case], Arrays | None] | None = None,
 ) -> KernelCases:
-    """A kernel, held against its reference, central differences, and what PyTorch has of it."""
+    """A kernel with its oracles: a reference, central differences, PyTorch's autograd and its module."""
     oracles = [
         Oracle("reference", reference),
         Oracle("differences", functools.partial(from_differences, name), floor=1e-7),
@@ -119,7 +119,7 @@ def kernel_cases(
 def seeded(
     make: Callable[..., Case], options: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Callable[..., Case]]:
-    """A case of each option, with a seed of its own."""
+    """A case of each option, with a seed for each."""
     return {
         name: functools.partial(make, seed=seed, **option)
         for seed, (name, option) in enumerate(options.items())
@@ -132,7 +132,7 @@ def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def resets_of(rng: np.random.Generator, T: int, N: int) -> np.ndarray:
-    """Resets (T, N): in the middle of each sequence, before the first step of one, and some by chance."""
+    """Resets (T, N): in the middle of each sequence, before the first step of one sequence, and by chance."""
     reset = rng.uniform(size=(T, N)) < 0.2
     reset[T // 2], reset[0] = True, np.arange(N) == 0
     return reset
@@ -161,20 +161,18 @@ def from_differences(kernel: str, case: Case) -> Arrays | None:
 
 
 def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, np.ndarray]:
-    """Gradients of the batch; for per_sample the parameters' one sample at a time, or their norms."""
+    """The batch's gradients. For per_sample, the parameters' gradients by samples, or their norms."""
     cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # only padding holds NaN
     grads = dict(pullback(cotangents))
     per_sample = case.gradient_attributes.get("per_sample")
     if per_sample or case.weights:
         samples = []
         for n in range(case.arguments["X"].shape[case.sample_axes["X"]]):
-            alone = {}
-            for name, cotangent in cotangents.items():
-                axis = case.sample_axes[name]
-                others = np.arange(cotangent.shape[axis]) != n
-                alone[name] = cotangent.copy()
-                np.moveaxis(alone[name], axis, 0)[others] = 0
-            samples.append(pullback(alone))
+            only = {name: cotangent.copy() for name, cotangent in cotangents.items()}
+            for name, cotangent in only.items():
+                by_sample = np.moveaxis(cotangent, case.sample_axes[name], 0)
+                by_sample[np.arange(len(by_sample)) != n] = 0
+            samples.append(pullback(only))
         for name in set(grads) - set(case.sample_axes):
             each = np.stack([sample[name] for sample in samples])
             if case.weights:
@@ -186,5 +184,5 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
 
 
 def _norms(grads: np.ndarray, leading: int) -> np.ndarray:
-    """Euclidean norms of parameters' gradients; their first axes are samples and directions."""
+    """Euclidean norms of parameters' gradients, by their first axes: samples and directions."""
     return np.linalg.norm(grads.reshape(*grads.shape[:leading], -1), axis=-1)

@@ -38,7 +38,7 @@ _GRU_D_OUTPUTS = {"H_all": "T D N H", "H_t": "D N H"}
 def _in_both_layouts(
     reference: Callable[..., tuple[Array, ...]], axes: Mapping[str, str], outputs: tuple[str, ...]
 ) -> Callable[..., tuple[Array, ...]]:
-    """A reference that knows layout 0, in layout 1 too."""
+    """A reference for both layouts, from a reference for layout 0."""
 
     def run(*, layout: int = 0, **arguments: Any) -> tuple[Array, ...]:
         if not layout:
@@ -51,9 +51,9 @@ def _in_both_layouts(
 
 
 def _unit(name: str, step: Callable[..., Any], **options: Mapping[str, Any]) -> SequenceCases:
-    """A declared operator, by the definition of its step for `unit_reference`.
+    """A declared operator, from the definition of its step for `unit_reference`.
 
-    Its options come beside those that all have, with _ for a space.
+    `options` are its own, in addition to the shared options; their names have _ for a space.
     """
     unit = UNITS[name]
     reference = _in_both_layouts(unit_reference(unit, step), unit.axes, tuple(unit.cotangents))

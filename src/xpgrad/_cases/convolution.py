@@ -17,7 +17,7 @@ __all__ = ["CONVOLUTIONS"]
 
 
 class Numbers(NamedTuple):
-    """The meaning of an option: the geometry in plain numbers, for oracles."""
+    """An option's geometry in plain numbers, for oracles."""
 
     strides: Sequence[int]
     begins: Sequence[int]
@@ -27,13 +27,14 @@ class Numbers(NamedTuple):
     output: tuple[int, ...]
     """The spatial sizes of Y."""
     added: Sequence[int]
-    """Of a transposed convolution: by how much Y is larger at its ends than the inputs reach."""
+    """For a transposed convolution: the positions at Y's ends that no input reaches."""
 
 
 # ------------------------------------------------------------------------------------------- the options
 
-# All sizes differ, so none can replace another. `equals` gives the pads that an option leaves to the kernel,
-# worked out by hand from the ONNX specification.
+# All sizes differ, so that no size can replace another. `equals` gives the pads that an option leaves to the
+# kernel, worked out by hand from the ONNX specification.
+_SAME = {"size": (6, 5), "kernel": (3, 2), "strides": (2, 1)}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "1-D": {"size": (7,), "kernel": (3,)},
     "2-D": {"size": (5, 4), "kernel": (3, 2)},
@@ -61,15 +62,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "pads": (1, 2, 0, 2),
         "gradient": {"per_sample": True},
     },
-}
-_SAME = {"size": (6, 5), "kernel": (3, 2), "strides": (2, 1)}
-_CONV_OPTIONS = {
-    **_OPTIONS,
     "SAME_UPPER": {**_SAME, "auto_pad": "SAME_UPPER", "equals": (0, 0, 1, 1)},
     "SAME_LOWER": {**_SAME, "auto_pad": "SAME_LOWER", "equals": (1, 1, 0, 0)},
-    "depthwise, multiplier": {"size": (4, 3), "kernel": (3, 2), "channels": 2, "outputs": 6, "group": 2},
 }
-# On a geometry that each method supports.
+# For each method a geometry that it supports.
 _METHODS: dict[str, dict[str, Any]] = {
     "fft": {"size": (6, 5), "kernel": (4, 5), "pads": 2},
     "patches": {"size": (6, 5), "kernel": (3, 2), "strides": 2, "pads": 1},
@@ -89,11 +85,13 @@ _METHOD_OPTIONS = {
     },
     "method winograd, volume": {"size": (3, 4, 5), "kernel": (2, 3, 3), "pads": 1, "method": "winograd"},
 }
-_CONV_OPTIONS |= _METHOD_OPTIONS
+_CONV_OPTIONS = {
+    **_OPTIONS,
+    "depthwise, multiplier": {"size": (4, 3), "kernel": (3, 2), "channels": 2, "outputs": 6, "group": 2},
+    **_METHOD_OPTIONS,
+}
 _TRANSPOSED_OPTIONS = {
     **_OPTIONS,
-    "SAME_UPPER": {**_SAME, "auto_pad": "SAME_UPPER", "equals": (0, 0, 1, 1)},
-    "SAME_LOWER": {**_SAME, "auto_pad": "SAME_LOWER", "equals": (1, 1, 0, 0)},
     "output_padding": {"size": (3, 4), "kernel": (2, 3), "strides": (3, 2), "output_padding": (2, 1)},
     "output_shape": {
         "size": (3, 4),
@@ -102,8 +100,8 @@ _TRANSPOSED_OPTIONS = {
         "output_shape": (6, 9),
         "equals": (1, 1, 0, 1),
     },
+    **_METHOD_OPTIONS,
 }
-_TRANSPOSED_OPTIONS |= _METHOD_OPTIONS
 
 
 def _pair_of_ends(pads: int | Sequence[int], n: int) -> tuple[Sequence[int], Sequence[int]]:
@@ -184,7 +182,7 @@ def _from_reference(case: Case) -> dict[str, np.ndarray]:
 
 
 def _from_transposed_reference(case: Case) -> dict[str, np.ndarray]:
-    """The direct sums of the convolution that this is the gradient of."""
+    """The direct sums of the convolution whose gradient is this transposed one."""
     X, W, B = _operands(case)
     at = _spelled_out(case.numbers)
 

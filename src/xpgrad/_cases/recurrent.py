@@ -26,7 +26,14 @@ _ANY_OPTIONS: dict[str, dict[str, Any]] = {
     "lengths, bidirectional": {"lengths": True, "direction": "bidirectional"},
     "layout 1": {"layout": 1},
 }
-_RESETS: dict[str, dict[str, Any]] = {  # behind the others, whose numbers follow from their places
+_EVERYTHING: dict[str, Any] = {
+    "lengths": True,
+    "direction": "bidirectional",
+    "clip": 1.3007,
+    "layout": 1,
+    "gradient": {"per_sample": True},
+}
+_RESETS: dict[str, dict[str, Any]] = {  # after the others: an option's place is the seed of its numbers
     "resets, layout 1": {"resets": True, "layout": 1},
     "resets, lengths, bidirectional": {"resets": True, "lengths": True, "direction": "bidirectional"},
 }
@@ -63,15 +70,11 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
     "sample_weight": {**_PEEPHOLES, "lengths": True, "weights": True},
     "everything": {
         **_PEEPHOLES,
-        "lengths": True,
-        "direction": "bidirectional",
-        "clip": 1.3007,
+        **_EVERYTHING,
         "input_forget": True,
-        "layout": 1,
         "activations": ["Sigmoid", "Elu", "Affine", "HardSigmoid", "ThresholdedRelu", "Tanh"],
         "activation_alpha": [0.7, 0.9, 0.25, 0.1],
         "activation_beta": [-0.1, 0.55],
-        "gradient": {"per_sample": True},
     },
     "cell states": {"more": ("P", "C_all"), "lengths": True, "direction": "bidirectional"},
     **_RESETS,
@@ -91,14 +94,10 @@ _GRU_CHOICES: dict[str, dict[str, Any]] = {
     },
     **_SAMPLES,
     "everything": {
-        "lengths": True,
-        "direction": "bidirectional",
-        "clip": 1.3007,
-        "layout": 1,
+        **_EVERYTHING,
         "activations": ["Sigmoid", "Elu", "HardSigmoid", "Affine"],
         "activation_alpha": [0.7, 0.25, 0.8],
         "activation_beta": [0.55, -0.1],
-        "gradient": {"per_sample": True},
     },
 }
 
@@ -124,14 +123,10 @@ _RNN_OPTIONS: dict[str, dict[str, Any]] = {
     "activations, alpha < 0": {"activations": ["LeakyRelu"], "activation_alpha": [-0.2]},
     **_SAMPLES,
     "everything": {
-        "lengths": True,
-        "direction": "bidirectional",
-        "clip": 1.3007,
-        "layout": 1,
+        **_EVERYTHING,
         "activations": ["Elu", "Affine"],
         "activation_alpha": [0.7, 0.8],
         "activation_beta": [-0.1],
-        "gradient": {"per_sample": True},
     },
     **_RESETS,
 }
@@ -148,7 +143,7 @@ SEQUENCES = tuple(map(sequence_kernel, (_LSTM, _GRU, _RNN)))
 
 
 def _chosen(options: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Options for a single step, which has no direction."""
+    """The named options without a direction, for a single step."""
     return {name: {k: v for k, v in options[name].items() if k != "direction"} for name in names}
 
 

@@ -33,29 +33,29 @@ __all__ = ["SequenceCases", "batch_first", "of_unit", "sequence_kernel", "step_k
 _SIZES = {"N": 3, "I": 2, "H": 4, "I+1": 3, "?": 1}
 _STEPS, _PROJECTED, _LENGTHS = 5, 3, (3, 0, 5)
 _SCALES = dict.fromkeys(("R", "gamma", "beta", "gamma_c"), 0.5)
-"""Of arrays whose numbers are smaller than the others'."""
+"""Factors that make the numbers of these arrays smaller."""
 
 
 class SequenceCases(NamedTuple):
-    """A recurrent operator: its arrays, its options, and what computes the same."""
+    """A recurrent operator: its arrays, its options and its references."""
 
     name: str
     axes: Mapping[str, str]
-    """Of operands and outputs."""
+    """The axes of operands and outputs."""
     operands: tuple[str, ...]
-    """The floating-point ones, in their order."""
+    """The floating-point operands, in their order."""
     outputs: tuple[str, ...]
-    """Those that have a cotangent."""
+    """The outputs with a cotangent."""
     reference: Callable[..., Any]
     """Takes operands and attributes by name; returns a named tuple, or the values of `outputs`."""
     options: Mapping[str, Mapping[str, Any]]
     constants: tuple[str, ...] = ()
     """The operands without a gradient."""
     optional: tuple[str, ...] = ()
-    """Operands, and outputs with a cotangent, of those options alone that name them in `more`."""
+    """Operands and outputs that only an option with their name in `more` has."""
     gradient_reference: Callable[..., Any] | None = None
     native: Mapping[str, Any] | None = None
-    """The attributes with which it is PyTorch's module of its name; None if there is none."""
+    """The attributes with which the operator is PyTorch's module; None if PyTorch has no such module."""
 
 
 def of_unit(
@@ -65,7 +65,7 @@ def of_unit(
     optional: Sequence[str] = (),
     **more: Any,
 ) -> SequenceCases:
-    """A declared operator; its parameters with a default are optional, and what is named."""
+    """A declared operator. Its parameters with a default are optional, and so are the names in `optional`."""
     unit, signature = UNITS[name], inspect.signature(getattr(xpgrad, name)).parameters
     operands = tuple(operand for operand in unit.operands if operand != "sequence_lens")
     optional = (*optional, *(p for p in unit.parameters if signature[p].default is None))
@@ -100,7 +100,7 @@ def _case(
 ) -> Case:
     """A small problem in which no two sizes are equal.
 
-    `more` are optional operands and outputs, `without` are operands that are left out.
+    It has the optional operands and outputs in `more`, and not the operands in `without`.
     """
     rng = np.random.default_rng(seed)
     sizes = _SIZES | {"T": steps, "D": 2 if attributes.get("direction") == "bidirectional" else 1}
@@ -141,14 +141,14 @@ def _sample_axes(op: SequenceCases, names: Sequence[str], layout: int = 0) -> di
 
 
 def _make_meaningful(rng: np.random.Generator, arguments: dict[str, Any], cotangents: dict[str, Any]) -> None:
-    """Give operands the numbers that they may have, where they may not have all."""
+    """Change numbers that an operand must not have."""
     for name in {"recurrent_mask", "zoneout_h", "zoneout_c"} & set(arguments):
         arguments[name] = np.abs(arguments[name]) / 4
-    if "initial_n" in arguments:  # a weighted mean has weights above 0
+    if "initial_n" in arguments:  # the weights of a mean are positive
         arguments["initial_n"] = 1 + np.abs(arguments["initial_n"])
     if "initial_m" in arguments:
         for name in cotangents:
-            if name[0] != "H":  # the stabilizer's scale: half precision cannot tell the larger of two gates
+            if name[0] != "H":  # the stabilizer: half precision cannot tell which of two gates is larger
                 cotangents[name] *= 0
     if "mask" in arguments:
         arguments["mask"] = (arguments["mask"] > 0) * 1.0
@@ -157,7 +157,7 @@ def _make_meaningful(rng: np.random.Generator, arguments: dict[str, Any], cotang
 
 
 def _is_at_a_kink(arguments: Arrays) -> bool:
-    """Whether a decay of GRU-D begins where a gap is: no difference quotient is right there."""
+    """Whether a decay of GRU-D is near its kink, where central differences are wrong."""
     delta, scales, states = (arguments[name] for name in ("delta", "decay_x", "decay_h"))
     of_input = delta[:, None] * scales[:, 0, None] + scales[:, 1, None]
     of_state = np.einsum("tni,dhi->tdnh", delta, states[:, :, :-1]) + states[:, None, :, -1]
@@ -165,7 +165,7 @@ def _is_at_a_kink(arguments: Arrays) -> bool:
 
 
 def batch_first(xp: Any, axes: Mapping[str, str], arrays: Arrays, back: bool = False) -> dict[str, Array]:
-    """Arrays with the batch in front, as in layout 1, or `back` as in layout 0."""
+    """Arrays of layout 0 in layout 1, with the batch as the first axis; with `back` the reverse."""
 
     def moved(name: str, array: Array) -> Array:
         own = axes.get(name, "").split()
@@ -228,7 +228,7 @@ def sequence_kernel(op: SequenceCases) -> KernelCases:
 
 
 def _oracles(op: SequenceCases, **of_module: Any) -> dict[str, Callable[[Case], Arrays | None]]:
-    """What knows the operator's results, besides differences."""
+    """The operator's oracles except differences."""
     oracles: dict[str, Callable[[Case], Arrays | None]] = {
         "reference": functools.partial(_from_reference, op),
         "autograd": functools.partial(_from_autograd, op),
@@ -242,12 +242,12 @@ def _oracles(op: SequenceCases, **of_module: Any) -> dict[str, Callable[[Case], 
 
 
 class _StepCases:
-    """An operator's single step, whose oracles are those of a sequence of one step."""
+    """An operator's single step; its oracles are the sequence's, for sequences of one step."""
 
     def __init__(self, op: SequenceCases) -> None:
         self.op, self.unit = op, UNITS[op.name]
         states = [state.upper() for state in self.unit.states]
-        # by a sequence's names, the step's
+        # the step's names, by the sequence's names
         self.names = dict(zip(self.unit.initial, states, strict=True))
         self.names |= dict(zip(self.unit.ends, self.unit.step_cotangents, strict=True))
 

@@ -19,7 +19,7 @@ _WEIGHTS = ("W", "R", "B")
 
 
 def from_module(unit: Unit, native: Mapping[str, Any], case: Case, *, cell: bool = False) -> Arrays | None:
-    """The results of PyTorch's module or cell in float64, for the options that it has.
+    """The results of PyTorch's module or cell in float64; None if it lacks an option of the case.
 
     `native` are the attributes with which the operator is PyTorch's.
     """
@@ -31,7 +31,7 @@ def from_module(unit: Unit, native: Mapping[str, Any], case: Case, *, cell: bool
     batch_first = case.attributes.get("layout", 0) == 1
     options = {} if cell else {"bidirectional": D == 2, "batch_first": batch_first}
     module = getattr(torch.nn, unit.name.upper() + "Cell" * cell)(I, H, dtype=torch.float64, **options)
-    # of each direction the end of its parameters' names
+    # the ends of parameters' names, by direction
     ends_of_names = [""] if cell else ["_l0", "_l0_reverse"][:D]
     for d, end in enumerate(ends_of_names):
         own = {name: case.arguments[name][d] for name in _WEIGHTS}

@@ -33,14 +33,13 @@ class Vector(NamedTuple):
     attributes : mapping of str to object
         The operator's attributes that were given.
     inputs : mapping of str to numpy.ndarray
-        Its arrays: those with a gradient, those of whole numbers, and the weights of samples that the
-        gradient takes.
+        Its arrays: arguments with a gradient, arrays of whole numbers, and the samples' weights.
     outputs : mapping of str to numpy.ndarray
-        All that the forward returns: outputs, and arrays that the gradient takes.
+        All results of the forward: outputs, and arrays for the gradient.
     cotangents, gradients : mapping of str to numpy.ndarray
         By the gradient function's names.
     error : float
-        The largest difference to central differences, relative to each gradient's largest value.
+        The largest error against central differences, relative to each gradient's largest value.
     """
 
     operator: str
@@ -63,33 +62,32 @@ def vectors(
 ) -> Iterator[Vector]:
     """Inputs, saved arrays, cotangents and gradients of an operator, to test another kernel with.
 
-    Each case is computed in float64, and its gradients are held against central differences while it is
-    made. Inputs and cotangents are multiples of 1/64 below 8, of so few digits that every floating-point type
-    down to bfloat16 holds them exactly.
+    Each case is computed in float64, and its gradients are compared with central differences. Inputs and
+    cotangents are multiples of 1/64 below 8. Every floating-point type down to bfloat16 holds them exactly.
 
     Parameters
     ----------
     operator : str
         A forward of this package that has a gradient, such as ``"lstm"``.
     cases : int, optional
-        How many; they go through the operator's options in turn. By default one of each option.
+        The number of cases, which cycle through the operator's options. By default one case of each option.
     seed : int
-        Of the numbers; the same seed gives the same cases.
+        The seed of the numbers; the same seed gives the same cases.
     option : str, optional
-        The only option to take, such as ``"lengths, bidirectional"``; all by default. They are those that
-        ``python -m xpgrad check`` prints.
+        The only option, such as ``"lengths, bidirectional"``; by default all options. ``python -m xpgrad
+        check --all`` prints their names.
 
     Yields
     ------
     Vector
-        A case. Its arrays are NumPy arrays by their argument's name.
+        A case. Its arrays are NumPy arrays, by the argument's name.
 
     Raises
     ------
     ValueError
         For an unknown operator or option, or a number below its range.
     ArithmeticError
-        If a gradient does not agree with the differences: then this package is wrong on this machine.
+        If a gradient disagrees with the differences: then this package is wrong on this machine.
 
     Examples
     --------
@@ -116,7 +114,7 @@ def vectors(
 
 
 def _has_differences(kernel: KernelCases, option: str) -> bool:
-    """A truncated gradient has no vectors; samples' gradients are gradients of batches of one."""
+    """Whether an option has vectors: not truncated gradients, nor samples' gradients."""
     case = kernel.options[option]()
     return not option.startswith("per_sample") and case.gradient_attributes.get("peephole") != "truncated"
 
@@ -137,7 +135,7 @@ def _vector(kernel: KernelCases, option: str, seed: int, index: int) -> Vector:
 
 
 def _finite(case: Case) -> Case:
-    """Padding holds ordinary numbers instead of NaN, which other kernels may not ignore."""
+    """The case with numbers instead of NaN in its padding, for kernels that do not ignore NaN."""
 
     def filled(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: np.where(np.isnan(array), 2.5, array) for name, array in arrays.items()}
@@ -151,19 +149,14 @@ def _named(kernel: KernelCases, option: str, case: Case, results: Mapping[str, A
     gradients = {name: a for name, a in results.items() if name.startswith("gradient of ")}
     outputs = {name: a for name, a in results.items() if name not in gradients}
     cotangents = rule_of(getattr(xpgrad, kernel.name)).cotangents
-    plain = {name: _plain(value) for name, value in case.attributes.items() if name != "method"}
+    attributes = {name: value for name, value in case.attributes.items() if name != "method"}
     return Vector(
         kernel.name,
         option,
-        plain,
+        {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()},
         {**case.arguments, **case.integers, **case.weights},
         outputs,
         {cotangents[name]: array for name, array in case.cotangents.items()},
         {gradient_name(name): gradients[f"gradient of {name}"] for name in case.arguments},
         error,
     )
-
-
-def _plain(value: Any) -> Any:
-    """A value in JSON types."""
-    return list(value) if isinstance(value, tuple) else value
