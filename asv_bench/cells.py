@@ -1,7 +1,7 @@
-"""Single steps in a loop of one's own: xpgrad_torch's cells beside PyTorch's.
+"""Single steps in a user's loop: xpgrad_torch's cells and PyTorch's.
 
-    python asv_bench/cells.py             # ratios, above 1 is ours
-    python asv_bench/cells.py --profile   # and which functions the time of the small ones goes to
+    python asv_bench/cells.py             # ratios, above 1 ours is faster
+    python asv_bench/cells.py --profile   # and the functions that take the time of the small cells
 
 A run is 8 steps forward and backward for all gradients. Both take turns in one process.
 """
@@ -9,13 +9,13 @@ A run is 8 steps forward and backward for all gradients. Both take turns in one 
 import argparse
 import cProfile
 import pstats
-import time
 from statistics import geometric_mean, median
 
 import torch
 
 import xpgrad_torch
 from xpgrad.cli.info import read_cpu
+from xpgrad_bench.timing import in_turns
 
 STEPS = 8
 SIZES = ((1, 64), (32, 256))
@@ -41,34 +41,19 @@ def runner(library, kind, batch, hidden):
     return run
 
 
-def measure(ours, theirs, seconds):
-    """Medians of microseconds a run; the two take turns of some runs each."""
-    times = {ours: [], theirs: []}
-    for run in times:
-        for _ in range(20):
-            run()
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for run, taken in times.items():
-            for _ in range(10):
-                start = time.perf_counter()
-                run()
-                taken.append(time.perf_counter() - start)
-    return [1e6 * median(taken) for taken in times.values()]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="for each pair (default: 2)")
-    parser.add_argument("--profile", action="store_true", help="also print where the small ones' time goes")
+    parser.add_argument("--profile", action="store_true", help="also profile the small cells")
     args = parser.parse_args()
 
     print("| cell, N, H | ours, us | torch.nn, us | torch.nn / ours |\n| --- | ---: | ---: | ---: |")
     ratios = []
     for kind in CELLS:
         for batch, hidden in SIZES:
-            run = runner(xpgrad_torch, kind, batch, hidden)
-            ours, theirs = measure(run, runner(torch.nn, kind, batch, hidden), args.seconds)
+            ways = {library: runner(library, kind, batch, hidden) for library in (xpgrad_torch, torch.nn)}
+            times = in_turns(ways, args.seconds, warm=True).values()
+            ours, theirs = (1e6 * median(taken) for taken in times)
             ratios.append(theirs / ours)
             print(f"| {kind} {batch}, {hidden} | {ours:.0f} | {theirs:.0f} | {ratios[-1]:.2f} |")
     print(f"| geometric mean | | | {geometric_mean(ratios):.2f} |")

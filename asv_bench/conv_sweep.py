@@ -4,13 +4,12 @@
     python asv_bench/conv_sweep.py --plot docs/conv.svg  # and draw them
 
 A step is a forward and both gradients in float32, on tensors if torch is installed, else on NumPy arrays. A
-star marks the choice of ``method="auto"`` for the forward; it should be the smallest of its row, or close to
-it.
+star marks the choice of ``method="auto"`` for the forward. Its time should be the smallest of its row, or
+close to it.
 """
 
 import argparse
 import statistics
-import time
 from typing import NamedTuple
 
 import array_api_compat
@@ -20,6 +19,7 @@ import xpgrad
 from xpgrad._conv.choice import METHODS, preferred
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import choose
+from xpgrad_bench.timing import in_turns
 
 
 class Sweep(NamedTuple):
@@ -120,17 +120,6 @@ def make(shape):
     return torch.from_numpy(values)
 
 
-def milliseconds(function, seconds):
-    """The median."""
-    function()
-    times, end = [], time.perf_counter() + seconds
-    while len(times) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return 1000 * statistics.median(times)
-
-
 def measure(sweep, seconds):
     """{size: ({method: milliseconds}, the rule's choice)}."""
     rows = {}
@@ -144,7 +133,10 @@ def measure(sweep, seconds):
             xpgrad.conv_grad(dy, x, w, method=method, wrt=("X", "W"), **attributes)
 
         engine = choose(array_api_compat.array_namespace(x), [x], "sweep")
-        found = {name: milliseconds(lambda n=name: step(n), seconds) for name in sweep.methods}
+        found = {}
+        for name in sweep.methods:
+            [times] = in_turns({name: lambda n=name: step(n)}, seconds, 3).values()
+            found[name] = 1e3 * statistics.median(times)
         rows[size] = (found, preferred(engine, geometry))
     return rows
 

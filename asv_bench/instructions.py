@@ -4,11 +4,12 @@
     python asv_bench/instructions.py --write    # and put it into docs/machines
 
 The step is `xpgrad_torch`'s, forward and backward for all gradients. Each instruction of a program runs
-between two readings of the clock; the table has medians of many steps. Time outside of programs belongs to
-Python and PyTorch: the module's checks, autograd, views.
+between two readings of the clock; the table has medians of many steps. Python and PyTorch take the time
+outside of programs: the module's checks, autograd, views.
 
-Shares are of the best product of the machine, by PyTorch or by us, whichever size is fastest, in turns with
-the step: of the whole step, and of its larger products when each is computed alone by the faster of the two.
+A share is a rate over the rate of the machine's best product, of any size, by PyTorch or by us, measured in
+turns with the step. The table has the share of the whole step. It also has the share of the step's larger
+products if the faster library computes each of them separately.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products import matrix as own_products
 from xpgrad.engine.programs.program import Program
 from xpgrad_bench.floor import PRODUCTS
+from xpgrad_bench.timing import in_turns
 
 STEPS = (
     ("LSTM", (50, 1, 64, 64), {}),
@@ -46,22 +48,20 @@ KINDS = {"Multiply": "products", "Pack": "packing", "RunTimeLoop": "time loops"}
 OTHERS = "arithmetic"
 NAMES = (*dict.fromkeys(KINDS.values()), OTHERS)
 noted = {}
-"""Of each program the kinds of its instructions, and where the sizes of a product are among its integers."""
+"""By program, the kinds of its instructions, and the places of a product's sizes among its integers."""
 GATES = {"LSTM": 4, "GRU": 3}
 TURNS = 7
 
 
-def _sizes_in(product):
-    """Where in an instruction's integers the sizes are, which T decides."""
-    return product.data_start(1) + records.positions(records.ProductRecord).m
-
-
 def note(make):
-    """`Program.__init__`, which does not keep the instructions; they are noted before."""
+    """`Program.__init__`, which notes the instructions, because a program does not keep them."""
+    m = records.positions(records.ProductRecord).m
 
     def noting(program, draft, *others):
         kinds = [(KINDS.get(one.what, OTHERS), one) for one in draft.instructions]
-        noted[program] = [(kind, _sizes_in(one) if kind == "products" else None) for kind, one in kinds]
+        noted[program] = [
+            (kind, one.data_start(1) + m if kind == "products" else None) for kind, one in kinds
+        ]
         make(program, draft, *others)
 
     return noting
@@ -107,7 +107,7 @@ def training_step(kind, shape, options):
 
 
 def instructions_of(step, seconds):
-    """Seconds of each kind of instruction of a step, and how often it has a product of which sizes."""
+    """Seconds of each kind of instruction of a step, and the number of its products of each size."""
     programs = [known[0] for known in _plans._known.programs.values() if isinstance(known, tuple)]
     parts, sums, sizes_of = defaultdict(list), Counter(), Counter()
 
@@ -137,31 +137,21 @@ def product_ways(m, n, k):
 
 
 def middle(function, seconds):
-    """The median of a function's times, the first one left out."""
-    function()
-    taken, end = [], time.perf_counter() + seconds
-    while not taken or time.perf_counter() < end:
-        start = time.perf_counter()
-        function()
-        taken.append(time.perf_counter() - start)
+    """The median of a function's times."""
+    [taken] = in_turns({"": function}, seconds).values()
     return median(taken)
 
 
-def operations_of(sizes_of):
-    """Of products, by their sizes."""
-    return sum(2 * math.prod(sizes) * count for sizes, count in sizes_of.items())
-
-
 def measure(step, step_operations, turns, seconds):
-    """Medians over turns of a step, of its instructions, and of products beside it.
+    """Medians over turns of a step, of its instructions, and of products.
 
-    Returns the seconds of the whole step and of its kinds of instructions; its share of the best product, and
-    what that of its products would be, each alone and at the better rate of its sizes; and their operations.
+    Returns the seconds of the whole step and of its kinds of instructions; the shares of the step and of its
+    separate products (see above); and the operations of its products.
     """
     best = [(2 * math.prod(sizes), way) for sizes in PRODUCTS for way in product_ways(*sizes)]
     _, sizes_of = instructions_of(step, 0.0)
     alone = [(count, product_ways(*sizes)) for sizes, count in sizes_of.items()]
-    operations, found = operations_of(sizes_of), []
+    operations, found = sum(2 * math.prod(sizes) * count for sizes, count in sizes_of.items()), []
     for _ in range(turns):
         whole = middle(step, seconds)
         parts, _ = instructions_of(step, seconds)

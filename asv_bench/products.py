@@ -4,13 +4,12 @@
     python asv_bench/products.py --dtype float32 --seconds 0.3
     python asv_bench/products.py --write          # and put the table into docs/machines
 
-GFLOP/s, the median of calls in turns; the last column is ours as a share of the best library, turn by turn.
-Few rows are those of a time loop, in which every step uses the same weight: ours and oneDNN have packed it
-before. Many rows are those after a loop, with factors by rows or by columns (turned).
+GFLOP/s, the median of calls in turns. The last column is our rate over the best library's, turn by turn. A
+time loop has few rows and uses the same weight in every step, so we and oneDNN pack it before. Products after
+a loop have many rows, with factors by rows or by columns (turned).
 """
 
 import argparse
-import time
 from functools import partial
 from statistics import median
 
@@ -22,6 +21,7 @@ from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process.blas import in_one_thread
 from xpgrad.engine.process.team import PoolTeam
+from xpgrad_bench.timing import in_turns
 
 MARK = "products"
 DTYPES = ("float32", "float64")
@@ -34,28 +34,15 @@ MANY = [
 
 
 class OneThread(PoolTeam):
-    """This one."""
+    """A team of the calling thread only."""
 
     def size(self):
         """The number of threads."""
         return 1
 
 
-def turns(ways, seconds):
-    """Seconds of each library by name, turn by turn; each call is after one of its own, as in a loop."""
-    found = {name: [] for name in ways}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for name, way in ways.items():
-            way()
-            start = time.perf_counter()
-            way()
-            found[name].append(time.perf_counter() - start)
-    return found
-
-
 def libraries(a, b, c):
-    """Products by other libraries, all of one layout."""
+    """The products of other libraries."""
     left, right, out = (torch.from_numpy(x) for x in (a, b, c))
     return {"torch.mm": partial(torch.mm, left, right, out=out), "NumPy": partial(np.matmul, a, b, out=c)}
 
@@ -94,7 +81,8 @@ def table(dtypes, seconds):
         cases = [(f"few, {dtype}", size, few_rows) for size in FEW]
         cases += [(f"many, {dtype}", size, many_rows) for size in MANY]
         for name, size, make in cases:
-            found, operations = turns(make(dtype, *size), seconds), 2 * size[0] * size[1] * size[2]
+            found = in_turns(make(dtype, *size), seconds, warm=True)
+            operations = 2 * size[0] * size[1] * size[2]
             middle = {library: median(times) for library, times in found.items()}
             torn = f", {size[3]} turned" if len(size) > 3 and size[3] else ""
             cells = [f"{operations / middle[c] / 1e9:.0f}" if c in middle else "-" for c in columns]

@@ -1,26 +1,26 @@
-"""Training steps of the newer recurrences beside loops in PyTorch: resets, sLSTM with heads, GRU-D.
+"""Training steps of the newer recurrences and of loops in PyTorch: resets, sLSTM with heads, GRU-D.
 
     python asv_bench/recurrences.py            print the table
     python asv_bench/recurrences.py --rounds 9
 
 Each figure is the median of interleaved rounds, forward and backward, float32. A loop computes the products
-with its inputs at once, in front of its steps. With the package `xlstm` installed, its plain backend stands
-beside the sLSTM; with `torchrl`, its LSTMModule beside resets, as it is and after `xpgrad_torch.swap`.
+with its inputs at once, before its steps. If `xlstm` is installed, its plain backend is measured with the
+sLSTM; if `torchrl` is, its LSTMModule with resets, unchanged and after `xpgrad_torch.swap`.
 
-The floor is the time of the first work's matrix products alone, at the rate of a large one by `torch.mm`: of
-each weight forward and for its own gradient, of R's for the gradient of the state too. X takes none here.
+The floor is the time of the first row's matrix products at the rate of a large product by `torch.mm`: of each
+weight forward and for its own gradient, and of R for the gradient of the state. X needs no gradient here.
 """
 
 import argparse
 import importlib.util
 import statistics
-import time
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 import xpgrad_torch
+from xpgrad_bench.timing import in_turns
 
 Works = dict[str, Callable[[], Tensor]]
 SHAPES = ((50, 32, 64, 64), (50, 32, 256, 256), (200, 16, 128, 512))
@@ -108,7 +108,7 @@ def _of_xlstm(X: Tensor, H: int) -> Callable[[], Tensor]:
 
 
 def gru_d(T: int, N: int, I: int, H: int) -> Works:
-    """GRU-D on a series of which half is missing."""
+    """GRU-D on a series with half of its values missing."""
     layer = xpgrad_torch.GRUD(I, H)
     X, delta, mask = torch.randn(T, N, I), torch.rand(T, N, I), (torch.rand(T, N, I) < 0.5).float()
 
@@ -131,23 +131,14 @@ def gru_d(T: int, N: int, I: int, H: int) -> Works:
 
 
 def milliseconds(works: Works, rounds: int) -> dict[str, float]:
-    """The median of each work, forward and backward.
-
-    In training a step follows its like. So each round runs a work twice and times the second run: the first
-    one finds the caches, and Python's collector, as another work left them.
-    """
-    found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, work in works.items():
-            work().sum().backward()
-            begin = time.perf_counter()
-            work().sum().backward()
-            found[name].append(1e3 * (time.perf_counter() - begin))
-    return {name: statistics.median(each) for name, each in found.items()}
+    """The median of each one, forward and backward; a timed run follows its like, as in training."""
+    steps = {name: lambda work=work: work().sum().backward() for name, work in works.items()}
+    times = in_turns(steps, least=rounds, warm=True)
+    return {name: 1e3 * statistics.median(each) for name, each in times.items()}
 
 
 def multiplications(make: Callable[..., Works], I: int, H: int) -> tuple[int, int]:
-    """Of one row with the weights of an operator's inputs, and with R."""
+    """Multiplications of one row with an operator's W, and with its R."""
     return {
         resets: (4 * H * I, 4 * H * H),
         slstm: (4 * H * I, 4 * H * H // HEADS),
@@ -156,19 +147,16 @@ def multiplications(make: Callable[..., Works], I: int, H: int) -> tuple[int, in
 
 
 def floor(make: Callable[..., Works], shape: tuple[int, int, int, int], rounds: int) -> float:
-    """Milliseconds of a step's matrix products at the best rate of a large one."""
+    """Milliseconds of a step's matrix products at the best rate of a large product."""
     T, N, I, H = shape
     of_inputs, of_state = multiplications(make, I, H)
-    a, times = torch.randn(LARGE, LARGE), []
-    for _ in range(rounds + 1):
-        begin = time.perf_counter()
-        torch.mm(a, a)
-        times.append(1e3 * (time.perf_counter() - begin))
-    return T * N * (2 * of_inputs + 3 * of_state) * min(times) / LARGE**3
+    a = torch.randn(LARGE, LARGE)
+    [times] = in_turns({"": lambda: torch.mm(a, a)}, least=rounds).values()
+    return T * N * (2 * of_inputs + 3 * of_state) * 1e3 * min(times) / LARGE**3
 
 
 def table(rounds: int) -> Iterator[str]:
-    """Lines: operator, shape, milliseconds of each work and how many times the first one's, the floor."""
+    """Lines: operator, shape, milliseconds and their multiples of the first, the floor."""
     yield "| operator | (T, N, I, H) | ms, and times the first | floor, ms, and the first's times of it |"
     yield "| --- | --- | --- | --- |"
     cases = [(resets, RESETS), *((make, shape) for make in (slstm, gru_d) for shape in SHAPES)]

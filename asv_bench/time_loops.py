@@ -1,15 +1,14 @@
-"""Prints what a step of an LSTM's time loops takes: the product, the formula, and both in turn.
+"""Prints the time of a step of an LSTM's time loops: of the product, of the formula, and of both.
 
     python asv_bench/time_loops.py            # a table of some sizes
     python asv_bench/time_loops.py --write    # and put it into docs/machines
 
-float32, all threads of PyTorch. The product alone has a formula that copies one block of columns, because a
-loop needs one. The rate of both is a share of the best product's, as `python -m xpgrad bench` finds it.
+float32, all threads of PyTorch. A loop needs a formula, so the product's loop copies one block of columns.
+The last column is the rate of both over the rate of the best product, as in `python -m xpgrad bench`.
 """
 
 import argparse
 import ctypes
-import time
 from functools import partial
 from statistics import median
 
@@ -37,6 +36,7 @@ from xpgrad.engine.process.team import compiled_share
 from xpgrad.engine.programs.entry_points import compiled_executor
 from xpgrad.lstm import _lstm_step, _lstm_step_pullback
 from xpgrad_bench.implementations.pytorch import product_rate
+from xpgrad_bench.timing import in_turns
 
 MARK = "loops"
 SIZES = ((50, 32, 64), (50, 32, 256), (100, 64, 512), (35, 20, 650), (200, 128, 128))
@@ -49,12 +49,12 @@ def copied(xp, x):
 
 
 def numbers(*shape):
-    """Random numbers that are small enough to stay so."""
+    """Small random numbers."""
     return (0.1 * np.random.default_rng(0).normal(size=shape)).astype(np.float32)
 
 
 def constants():
-    """Those of a usual LSTM."""
+    """The constants of a usual LSTM."""
     sigmoid, tanh = (ONNX_ACTIVATIONS[name].bind(0.0, 0.0) for name in ("sigmoid", "tanh"))
     return {"gate": sigmoid, "candidate": tanh, "output": tanh, "clip": None, "input_forget": False}
 
@@ -84,21 +84,8 @@ def backward(engine, steps, rows, N, H):
     return Product(Operand(dz, 4, "local"), engine.loop_weight(numbers(4 * H, H), steps), dh), stage
 
 
-def seconds(ways, rounds=15):
-    """The median of each way's times, in turns."""
-    taken = [[] for _ in ways]
-    for way in ways:
-        way()
-    for _ in range(rounds):
-        for way, times in zip(ways, taken, strict=True):
-            start = time.perf_counter()
-            way()
-            times.append(time.perf_counter() - start)
-    return [median(times) for times in taken]
-
-
 def runner(engine, loop):
-    """Runs a loop; one whose threads share columns as a program would."""
+    """A function that runs a loop; if its threads share columns, as a program would."""
     integers = loop_integers(loop)
     if not loop.head.stages:
         return partial(engine.run_loop, loop, integers)
@@ -125,9 +112,11 @@ def line(engine, best, size, make):
     product, formula = make(engine, T, T * N, N, H)
     target = Operand(product.target, product.target.shape[1] // H, "first", (0,))
     copy = Elementwise(Formula(copied), [target], [Operand(numbers(N, H), 1, "first")])
-    stages = ([product, copy], [formula], [product, formula])
-    ways = [runner(engine, engine.time_loop(some, steps, by_stages=True)) for some in stages]
-    found = [taken / len(steps) for taken in seconds(ways)]
+    stages = {"product": [product, copy], "formula": [formula], "both": [product, formula]}
+    ways = {
+        name: runner(engine, engine.time_loop(some, steps, by_stages=True)) for name, some in stages.items()
+    }
+    found = [median(times) / len(steps) for times in in_turns(ways, least=15).values()]
     share = 2 * N * H * 4 * H / found[-1] / best
     cells = " | ".join(f"{1e6 * taken:.1f}" for taken in found)
     return f"| {make.__name__} {N}·{H} | {cells} | {share:.2f} |"

@@ -21,9 +21,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call, grad, jvp, vmap
 
 import xpgrad_torch
+from page import write_between
 
 PAGE = Path(__file__).parents[1] / "docs" / "pytorch.md"
-BEGIN, END = "<!-- transforms: begin -->", "<!-- transforms: end -->"
 T, N, C = 6, 4, 3
 
 
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
 
 def _activations(have_peers):
-    """Every activation and softmax that PyTorch has too, or has not, with its required arguments."""
+    """The activations that PyTorch has, or those that it lacks, with their required arguments."""
     needed = {"Softmax": (-1,), "LogSoftmax": (-1,), "Threshold": (0.2, 0.0)}
     kinds = [name for name in xpgrad_torch.activations.__all__ if name[0].isupper()]
     return {name: Case(needed.get(name, ())) for name in kinds if hasattr(nn, name) == have_peers}
@@ -88,7 +88,7 @@ class Example:
         self.target = () if case.target is None else (case.target,)
 
     def call(self, x, parameters=None, target=None, module=None):
-        """The first tensor of the module's result; for float64 of the exact module's."""
+        """The first tensor of the module's result, or of the exact module's for float64."""
         target = self.target if target is None else target
         if x.dtype == torch.float64:
             module, target = self.exact, [t.double() if t.is_floating_point() else t for t in target]
@@ -280,10 +280,7 @@ def main():
     if not write:
         print(text)
         return
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    write_between(PAGE, "transforms", text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Variants of recurrent layers compared with the alternatives: how many times as fast, how much memory.
+"""Variants of recurrent layers compared with the alternatives: speedup and memory.
 
     python asv_bench/variants.py layer_norm cells projection private
 
@@ -17,9 +17,9 @@ import argparse
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from torch.nn.functional import layer_norm, linear
 
 import xpgrad_torch
 from xpgrad.engine.process.settings import jit_enabled
+from xpgrad_bench.timing import in_turns
 
 SHAPES = ((50, 32, 64, 64), (50, 32, 256, 256))
 PRIVATE = (50, 256, 128, 256)
@@ -34,23 +35,15 @@ PROJECTED = ((50, 32, 256, 256, 128), (50, 32, 64, 64, 32))
 
 
 def medians(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float = 4.0) -> tuple[float, float]:
-    """Both times in ms, measured in turns for so many seconds."""
-    found: tuple[list[float], list[float]] = [], []
-    for run in (ours, theirs) * 3:
-        run()
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(found[0]) < 5:
-        for times, run in zip(found, (ours, theirs), strict=True):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-    return tuple(1e3 * sorted(times)[len(times) // 2] for times in found)  # type: ignore[return-value]
+    """Both times in ms, measured in turns."""
+    own, other = in_turns({"ours": ours, "theirs": theirs}, seconds, 5).values()
+    return 1e3 * median(own), 1e3 * median(other)
 
 
 def report(name: str, ours: Callable[[], Any], theirs: Callable[[], Any]) -> None:
     """Print a ratio."""
     own, other = medians(ours, theirs)
-    print(f"{name}: {own:.2f} ms, beside {other:.2f} ms: {other / own:.2f} times as fast", flush=True)
+    print(f"{name}: {own:.2f} ms, the other {other:.2f} ms: {other / own:.2f} times as fast", flush=True)
 
 
 def _lstm_loop(X: Any, W: Any, R: Any, B: Any, gamma: Any, beta: Any, gamma_c: Any, beta_c: Any) -> Any:
@@ -80,7 +73,7 @@ def _gru_loop(X: Any, W: Any, R: Any, B: Any, gamma: Any, beta: Any) -> Any:
 
 
 def measure_layer_norm() -> None:
-    """The input's product and its normalization are before the loop, too."""
+    """The loops also compute the input's product and its normalization before the first step."""
     for T, N, I, H in SHAPES:
         for kind, loop in ((xpgrad_torch.LayerNormLSTM, _lstm_loop), (xpgrad_torch.LayerNormGRU, _gru_loop)):
             module, X, d = kind(I, H), torch.randn(T, N, I), torch.randn(T, N, H)
@@ -95,7 +88,7 @@ def measure_layer_norm() -> None:
 
 
 def measure_cells() -> None:
-    """Those of the examples, at the first shape."""
+    """The cells of the examples, at the first shape."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "cells"))
     T, N, I, H = SHAPES[0]
     X, d = torch.randn(T, N, I), torch.randn(T, N, H)
@@ -111,7 +104,7 @@ def measure_cells() -> None:
 
 
 def measure_projection() -> None:
-    """Beside torch.nn.LSTM with the same parameters."""
+    """Ours and torch.nn.LSTM with the same parameters."""
     for T, N, I, H, proj in PROJECTED:
         theirs, ours = (kind(I, H, proj_size=proj) for kind in (torch.nn.LSTM, xpgrad_torch.LSTM))
         X, d = torch.randn(T, N, I), torch.randn(T, N, proj)
@@ -123,7 +116,7 @@ def measure_projection() -> None:
 
 
 def _steps() -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """A plain step, and one of Opacus' ghost clipping, of the same LSTM."""
+    """A plain step of an LSTM, and its step with Opacus' ghost clipping."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.optimizers import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
@@ -175,7 +168,7 @@ def _memory(which: int) -> None:
     small = torch.randn(2, 2, PRIVATE[2])
     xpgrad_torch.LSTM(*PRIVATE[2:])(small)[0].sum().backward()  # allocations that happen only once
     before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far, that of imports, counts no more
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, of the imports
     for _ in range(3):
         step()
     print(_status("VmHWM") - before)

@@ -1,16 +1,14 @@
 """Time xpgrad and its peers in turns, and show how close both are to the machine's limit.
 
-Each implementation runs in its own process, because the thread pools of NumPy, PyTorch and JAX stall one
-another in a shared one. The processes take turns, so drift affects them equally. The report gives medians,
-the spread between quartiles, and our speedup over the peer (above 1 ours is faster). The floor is a time
-that no implementation can beat: the operations of the matrix products over the best rate measured here, or
-the bytes over the bandwidth, whichever takes longer. "of floor" is the floor over the time: 100 % is the
-limit. For a convolution the direct sum is counted; Winograd's and Fourier's methods can exceed 100 %.
+Each implementation runs in its own process, because the thread pools of NumPy, PyTorch and JAX would slow
+each other down. The processes take turns, so drift affects them equally. The report gives medians, the spread
+between quartiles, and our speedup over the peer (above 1 ours is faster). No implementation can beat the
+floor: the operations of the matrix products over the best rate measured here, or the bytes over the
+bandwidth, whichever takes longer. "of floor" is the floor over the time: 100 % is the limit. A convolution
+counts as its direct sum, so Winograd's and Fourier's methods can exceed 100 %.
 
-If other processes take more than a twentieth of the machine, a work is measured again. Works that stay
-disturbed are named.
-
-Peers that are not installed are named and left out. --python PEER=INTERPRETER measures a peer in another
+If other processes take more than a twentieth of the machine, a case is measured again. The report names cases
+that stay disturbed, and peers that are not installed. --python PEER=INTERPRETER measures a peer in another
 environment.
 """
 
@@ -48,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"which of {', '.join(FAMILIES)} (default: all)",
     )  # fmt: skip
     parser.add_argument(
-        "--peer", nargs="+", choices=PEERS, help="beside these only (default: all that are installed)"
+        "--peer", nargs="+", choices=PEERS, help="only these peers (default: all that are installed)"
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="one work of each group, once: does it run?",
+        help="one case of each group, once: does it run?",
     )
-    parser.add_argument("--seconds", type=seconds, help=f"for each work (default: {measure.USUAL.seconds:g})")
+    parser.add_argument("--seconds", type=seconds, help=f"for each case (default: {measure.USUAL.seconds:g})")
     parser.add_argument("--threads", type=_threads, help="threads of each implementation (default: its own)")
     parser.add_argument(
         "--python", action="append", default=[], type=_interpreter, metavar="PEER=INTERPRETER",
@@ -84,18 +82,7 @@ def _interpreter(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
-
-    Parameters
-    ----------
-    args : argparse.Namespace
-        The parsed arguments.
-
-    Returns
-    -------
-    int
-        0; 1 if ours fails or nothing is selected; 2 if a file cannot be written or drawn.
-    """
+    """Measure and print; 1 if ours fails or nothing is selected, 2 if a file cannot be written or drawn."""
     problem = _problem(args)
     if problem:
         message(f"bench: {problem}")
@@ -135,7 +122,7 @@ def _write(report: dict[str, Any], args: argparse.Namespace) -> None:
 
 
 def _problem(args: argparse.Namespace) -> str | None:
-    """Check early for errors that would otherwise appear after all measurements."""
+    """Why a file cannot be written, found before the measurements."""
     for option in ("json", "plot"):
         path = getattr(args, option)
         problem = None if path is None else unwritable(f"--{option}", path)
@@ -146,7 +133,7 @@ def _problem(args: argparse.Namespace) -> str | None:
 
 def _undrawable(path: Path) -> str | None:
     try:
-        import matplotlib  # noqa: F401  # its parts may be loaded where it is said not to be there
+        import matplotlib  # noqa: F401  # its parts may be loaded while a test hides it
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
         return "--plot needs matplotlib: pip install matplotlib"
@@ -171,7 +158,7 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
         for group, work in bar:
             bar.note(work.label)
             rows[group].append(measure.measure(group, work, workers, effort))
-        # before and after, because a busy machine would measure too low a rate
+        # before and after: a busy machine would give too low a rate
         machine = measure.best(before, measure.rates(workers, names, dtypes, effort))
         outcomes = [measure.outcome(g, measure.ours_of(g, workers).name, rows[g]) for g in groups]
         return {
@@ -186,7 +173,7 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
 
 
 def _installed(groups: Sequence[Group], workers: Workers) -> Sequence[Group]:
-    """The groups of which one of ours is installed; all where that is none, for the reason to be told."""
+    """The groups with an installed implementation of ours; all groups if none has one, for the message."""
     for group in groups:
         any(map(workers.get, group.ours))
     return [group for group in groups if not workers.absent.issuperset(group.ours)] or groups
@@ -204,7 +191,7 @@ def _machine(threads: int | None) -> dict[str, Any]:
     }
 
 
-# ----------------------------------------------------------------------------------------- what is printed
+# ------------------------------------------------------------------------------------------------ printing
 
 
 def _print(report: dict[str, Any], remark: str | None) -> None:
@@ -272,7 +259,7 @@ def _cell(ratio: float | None) -> str:
 
 
 def _share(to_floor: float | None) -> str:
-    """What part of the possible speed is reached, from how many times as long as the floor it takes."""
+    """The share of the possible speed, from the time as a multiple of the floor."""
     return "-" if to_floor is None else f"{1 / to_floor:.{0 if to_floor < 100 else 1}%}"
 
 
@@ -281,7 +268,7 @@ def _brief(reason: str) -> str:
 
 
 def notes(group: dict[str, Any]) -> list[str]:
-    """Which functions the peer really calls, why it is missing, and which works were disturbed."""
+    """The functions that the peer really calls, why it is missing, and the disturbed cases."""
     paths = dict.fromkeys(row["path"] for row in group["rows"] if row["path"])
     reasons = dict.fromkeys(_brief(row["missing"]) for row in group["rows"] if row["missing"])
     said = [f"The peer's path, by the time it takes: {'; '.join(paths)}."] if paths else []

@@ -1,4 +1,4 @@
-"""Convolutions as works: shapes, data, and counts of operations and bytes."""
+"""Convolutions to measure: shapes, data, and counts of operations and bytes."""
 
 import math
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class Convolution(NamedTuple):
         return ", ".join([f"{self.N}, {self.C}, {size}; {self.O}, {kernel}", *notes])
 
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Of X, W and B."""
+        """The shapes of X, W and B."""
         ends = (self.C, self.O // self.group) if self.transposed else (self.O, self.C // self.group)
         return (self.N, self.C, *self.size), (*ends, *[self.kernel] * len(self.size)), (self.O,)
 
@@ -44,7 +44,7 @@ class Convolution(NamedTuple):
         return (self.N, self.O, *size)
 
     def operations(self, what: str) -> int:
-        """Of a direct sum. Winograd's and Fourier's methods need fewer."""
+        """Operations of a direct sum. Winograd's and Fourier's methods need fewer."""
         X, W, _ = self.shapes()
         # every position of the smaller grid is multiplied by the whole kernel
         positions = X if self.transposed else (self.N, *self.output()[2:])

@@ -1,4 +1,4 @@
-"""Activations, softmax and losses as works: functions, shapes, data, and counts of bytes."""
+"""Activations, softmax and losses to measure: functions, shapes, data, and counts of bytes."""
 
 import math
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ class Elementwise(NamedTuple):
         return f"{self.function} {' x '.join(map(str, self.shape))}"
 
     def operations(self, what: str) -> int:
-        """Negligible: memory is the limit."""
+        """0: memory is the limit."""
         return 0
 
     def traffic(self, what: str) -> int:
@@ -76,7 +76,7 @@ class Loss(Elementwise):
     """A loss of logits, (N, C)."""
 
     def _arrays(self, what: str) -> int:
-        """The logits in both directions, and their gradient; some losses' targets are of their size."""
+        """The logits in both directions, and their gradient; the targets of some losses are as large."""
         return {"backward": 2, "step": 3}[what] + (self.function != "cross_entropy")
 
 

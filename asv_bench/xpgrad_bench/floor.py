@@ -13,7 +13,7 @@ COPY = 32 << 20  # bytes of the copied array, larger than the cores' own caches
 
 
 def schedulable_cores() -> int:
-    """Cores on which this process may be scheduled; all cores where the system does not tell."""
+    """The number of cores for this process; of all cores if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -25,15 +25,7 @@ class Floor(NamedTuple):
 
 
 def floor(operations: float, traffic: float, rate: float, bandwidth: float) -> Floor:
-    """The roofline: the longer of both times.
-
-    Parameters
-    ----------
-    operations, traffic : float
-        Of the work: floating point operations and bytes.
-    rate, bandwidth : float
-        Of the machine: operations and bytes in a second.
-    """
+    """The roofline: the longer of operations over their rate and bytes (`traffic`) over the bandwidth."""
     products, memory = operations / rate, traffic / bandwidth
     return Floor(products, "products") if products >= memory else Floor(memory, "memory")
 

@@ -9,25 +9,25 @@ from .networks import NETWORKS
 from .recurrent import SHAPES, Recurrent
 
 TENSORS_FIRST = ("xpgrad-torch", "xpgrad-numpy")
-COMPOSED = ("quick_gelu", "scaled_tanh", "softsign")  # PyTorch has no backward kernel of these
+COMPOSED = ("quick_gelu", "scaled_tanh", "softsign")  # without a backward kernel in PyTorch
 
 
 class Group(NamedTuple):
     """Works of a kind, for ours and one peer."""
 
     family: str
-    """What selects it on the command line."""
+    """The word that selects it on the command line."""
     title: str
     peer: str
     works: tuple[Any, ...]
     what: str = "step"
     """``step`` (forward and backward), ``backward`` (from saved arrays), ``memory`` (the peak of a step)."""
     ours: tuple[str, ...] = TENSORS_FIRST
-    """The first one that is installed."""
+    """Our implementations; the first installed one runs."""
     aim: float | None = None
-    """The geometric mean of peer over ours that is aimed at."""
+    """The goal for the geometric mean of peer over ours."""
     least: float | None = None
-    """No work below this."""
+    """The goal for each ratio."""
 
 
 def _recurrent(operator: str, **options: Any) -> tuple[Recurrent, ...]:

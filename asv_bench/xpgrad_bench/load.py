@@ -1,4 +1,4 @@
-"""The machine's load from other processes, because times measured beside them are misleading."""
+"""The machine's load from other processes, which makes measured times wrong."""
 
 import os
 import time
@@ -13,20 +13,14 @@ DISTURBED = 0.15  # above this share no mean includes the measurement
 
 
 class Watch:
-    """Watches the machine from its construction on.
-
-    Parameters
-    ----------
-    own : sequence of int
-        The processes that belong to the measurement, besides this one.
-    """
+    """Watches the machine from now on; this process and `own` belong to the measurement."""
 
     def __init__(self, own: Sequence[int]) -> None:
         self._own = [os.getpid(), *own]
         self._start = self._read()
 
     def others(self) -> float | None:
-        """The share of all cores' time that other processes took since then; None if it can't be read."""
+        """The share of all cores' time that other processes took; None if it can't be read."""
         if self._start is None or (now := self._read()) is None:
             return None
         elapsed, busy, ours = (b - a for a, b in zip(self._start, now, strict=True))
@@ -45,22 +39,15 @@ class Watch:
 
 
 def _ticks(process: int) -> int:
-    """Of all threads of a process."""
+    """The ticks of all threads of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])  # utime, stime
 
 
 def quietest(measure: Callable[[], T], own: Sequence[int], patience: float) -> tuple[T, float | None]:
-    """Measure, and repeat while others disturb: the quietest attempt's result, and the others' share.
+    """The result of the quietest attempt, and the other processes' share.
 
-    Parameters
-    ----------
-    measure : callable
-        Takes no argument.
-    own : sequence of int
-        See `Watch`.
-    patience : float
-        After how many seconds to start no further attempt.
+    It measures again while others disturb, for `patience` seconds. `own` is as for `Watch`.
     """
     attempts: list[tuple[T, float | None]] = []
     end = time.perf_counter() + patience

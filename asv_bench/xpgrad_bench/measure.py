@@ -1,4 +1,4 @@
-"""Measures groups of works; the results are JSON types."""
+"""Measures the groups; the results are JSON types."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,22 +10,22 @@ from .load import DISTURBED, quietest
 from .processes import MissingError, Worker, Workers, peak_memory, prepare, times_in_turns
 from .recurrent import Recurrent
 
-SMALL = (2, 1, 2, 2)  # the shape that warms a process up before its memory is measured
+SMALL = (2, 1, 2, 2)  # the shape that warms up a process before its memory is measured
 
 
 class Effort(NamedTuple):
     """The durations of measurements."""
 
     seconds: float
-    """For a work, all implementations together."""
+    """Seconds for a case, all implementations together."""
     turn: float
-    """For one implementation before it is the next one's turn."""
+    """Seconds of one implementation's turn."""
     rounds: int
     """The least number of turns of each."""
     rates: float
-    """For the rate of products of each implementation."""
+    """Seconds for the rate of each implementation's products."""
     patience: float
-    """For how many seconds to measure again where other processes disturb; the quietest attempt counts."""
+    """Seconds in which a disturbed measurement is repeated; the quietest attempt counts."""
 
 
 USUAL = Effort(2.0, 0.1, 3, 1.0, 8.0)
@@ -80,15 +80,11 @@ def ours_of(group: Group, workers: Workers) -> Worker:
 
 
 def measure(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[str, Any]:
-    """Measure one work with ours and with the peer.
+    """A row: one case with ours and with the peer.
 
-    Returns
-    -------
-    dict
-        ``work``; ``ours`` and ``peer`` with ``median``, ``low``, ``high`` (quartiles) and ``calls``, in
-        seconds, for a group of memory in bytes; ``ratio``, peer over ours; ``operations``, ``traffic`` and
-        ``dtype``; ``path``, the functions that the peer really calls; ``missing``, why there is no peer;
-        ``others``, the share of the cores' time that other processes took.
+    ``ours`` and ``peer`` have ``median``, ``low``, ``high`` (quartiles) and ``calls``, in seconds, for memory
+    in bytes. ``ratio`` is peer over ours, ``path`` the functions that the peer really calls, ``missing`` the
+    reason for no peer, ``others`` the share of the cores' time that other processes took.
     """
     by = _memory if group.what == "memory" else _times
     row = {"work": work.label, **by(group, work, workers, effort)}
@@ -134,13 +130,9 @@ def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> 
 
 
 def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Measure a group: its rows and their geometric mean.
+    """A group's result: its fields, ``rows``, and ``ratio``, ``lowest``, ``highest`` of the undisturbed rows.
 
-    Returns
-    -------
-    dict
-        The group's fields except its works, ``ours`` (the one that ran), ``rows``, and over the undisturbed
-        rows: ``ratio``, ``lowest`` and ``highest``.
+    ``ours`` is the implementation that ran.
     """
     ratios = [row["ratio"] for row in counted(rows) if row["ratio"] is not None]
     said = {name: value for name, value in group._asdict().items() if name != "works"}
@@ -154,9 +146,9 @@ def counted(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
-    """An outcome with ``floor`` in seconds and its ``bound`` in each row.
+    """An outcome with ``floor`` in seconds and its ``bound`` in each row; memory has none.
 
-    And over the rows: ``ours_to_floor`` and ``peer_to_floor``, as multiples of the floor. Memory has none.
+    Over the rows it has ``ours_to_floor`` and ``peer_to_floor``, means of multiples of the floor.
     """
     rows = group["rows"]
     if group["what"] != "memory":

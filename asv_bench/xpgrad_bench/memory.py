@@ -10,15 +10,14 @@ from typing import Any
 
 
 def peak(small: Callable[[], Any], large: Callable[[], Any], repeats: int = 3) -> int:
-    """Peak bytes of the process during calls of `large`, minus those before the first.
+    """The peak bytes of the process during calls of `large`, minus the bytes before them.
 
     `small` runs first, so that libraries are loaded, code is compiled and threads have their stacks. The
     inputs of `large` must exist already: inputs and parameters don't count. Outputs and gradients count, and
-    so do workspaces that an implementation keeps for its next call, because the first call of `large`
-    allocates them.
+    so do workspaces that an implementation keeps for its next call.
 
-    On Linux the kernel's high-water mark of the resident memory is reset before. Elsewhere it is the largest
-    value since the process began, which is right if nothing before took more.
+    On Linux the high-water mark of the resident memory is reset before. Elsewhere it is the largest value
+    since the process began, which is right if nothing before took more.
     """
     small()
     gc.collect()

@@ -14,15 +14,7 @@ DTYPE_LINES = {"float32": "-", "float64": "--"}
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw a report.
-
-    Parameters
-    ----------
-    report : dict
-        The command's JSON.
-    path : Path
-        The picture's file; its suffix gives the format.
-    """
+    """Draw a report, the command's JSON, into a file; its suffix gives the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -104,7 +96,7 @@ def _roofline(axes: Any, report: dict[str, Any]) -> None:
             axes.scatter(*zip(*points, strict=True), color=color, marker=marker, s=22, lw=1, label=side)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("operations per byte that has to move")
+    axes.set_xlabel("operations per byte that must move")
     axes.set_ylabel("GFLOP/s")
     axes.set_title("Roofline: operations of products over time", fontsize=10)
     axes.grid(which="both", lw=0.3)

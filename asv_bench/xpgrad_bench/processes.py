@@ -1,4 +1,4 @@
-"""Worker processes, from the side of the caller: one for each implementation, measured in turns."""
+"""Worker processes as their caller sees them: one for each implementation, measured in turns."""
 
 import contextlib
 import json
@@ -18,30 +18,18 @@ from .worker import encode
 
 START = "import sys; sys.path.append(sys.argv[1]); from xpgrad_bench.worker import main; main()"
 PACKAGES = Path(__file__).parents[1]
-THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "XPGRAD_NUM_THREADS",
-)
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "XPGRAD_NUM_THREADS")
 REST = 0.05  # seconds for a pool's idle threads to stop spinning before the next turn
 
 
 class MissingError(Exception):
-    """An implementation is not installed, or lacks the requested work; the message says which."""
+    """An implementation is not installed, or lacks an operator; the message says which."""
 
 
 class Worker:
-    """A process that runs one implementation.
+    """A process that runs one implementation, by this or another interpreter.
 
-    Parameters
-    ----------
-    name : str
-        The implementation.
-    python : str, optional
-        An interpreter in another environment; this one by default.
-    threads : int, optional
-        The number of threads, and on Linux of cores; by default the libraries choose.
+    `threads` is its number of threads, and on Linux of cores; by default the libraries choose.
     """
 
     def __init__(self, name: str, python: str | None = None, threads: int | None = None) -> None:
@@ -60,7 +48,7 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is no longer there."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     @property
@@ -71,12 +59,7 @@ class Worker:
     def ask(self, do: str, **arguments: Any) -> Any:
         """The result of a method of the worker's session.
 
-        Raises
-        ------
-        MissingError
-            Where the implementation does not have it.
-        RuntimeError
-            Where it fails, with what the worker printed.
+        MissingError means that the implementation lacks it. RuntimeError has the worker's output.
         """
         try:
             print(json.dumps({"do": do, **arguments}), file=self._requests, flush=True)
@@ -107,15 +90,7 @@ class Worker:
 
 
 class Workers:
-    """Workers by implementation, started at their first use.
-
-    Parameters
-    ----------
-    pythons : mapping of str to str
-        Interpreters of other environments, by implementation.
-    threads : int, optional
-        See `Worker`.
-    """
+    """Workers by implementation, started at their first use; `pythons` are other interpreters."""
 
     def __init__(self, pythons: Mapping[str, str] | None = None, threads: int | None = None) -> None:
         self._pythons = dict(pythons or {})
@@ -124,7 +99,7 @@ class Workers:
         self.described: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self.absent: set[str] = set()
-        """Those of the missing ones that are not installed; the others fail."""
+        """The missing implementations that are not installed; the others fail."""
 
     def __enter__(self) -> "Workers":
         return self
@@ -142,7 +117,7 @@ class Workers:
     def get(self, name: str) -> Worker | None:
         """The worker of an implementation, or None if it is missing; `missing` says why.
 
-        A worker that has ended, because memory ran out perhaps, gets a successor.
+        A worker that has ended, perhaps without memory, is started again.
         """
         if name in self._started and self._started[name].has_ended:
             self._started.pop(name).close()
@@ -162,19 +137,7 @@ class Workers:
 def times_in_turns(
     workers: Sequence[Worker], seconds: float, *, turn: float = 0.1, rounds: int = 3
 ) -> list[Times]:
-    """Time the workers' prepared works in turns, round after round.
-
-    Parameters
-    ----------
-    workers : sequence of Worker
-        Each with a work prepared.
-    seconds : float
-        The total duration.
-    turn : float
-        The seconds of one worker's turn.
-    rounds : int
-        The least number of rounds.
-    """
+    """Time the workers' prepared calls, each for `turn` seconds, in at least `rounds` rounds."""
     times: list[list[float]] = [[] for _ in workers]
     end = time.perf_counter() + seconds
     done = 0
@@ -188,11 +151,11 @@ def times_in_turns(
 
 
 def peak_memory(worker: Worker, small: Any, work: Any) -> int:
-    """Peak bytes of a step of a work in a fresh worker."""
+    """Peak bytes of a step in a fresh worker."""
     return int(worker.ask("peak", small=encode(small), work=encode(work)))
 
 
 def prepare(worker: Worker, work: Any, what: str) -> str | None:
-    """Prepare a work; returns the functions that it calls, if known."""
+    """Prepare a call; returns the functions that it calls, if known."""
     path: str | None = worker.ask("prepare", work=encode(work), what=what)
     return path

@@ -1,4 +1,4 @@
-"""LSTMs, GRUs and RNNs as works: operators, shapes, data, and counts of operations and bytes."""
+"""LSTMs, GRUs and RNNs to measure: operators, shapes, data, and counts of operations and bytes."""
 
 import math
 from typing import Any, NamedTuple
@@ -25,9 +25,9 @@ class Operator(NamedTuple):
     states: tuple[str, ...]
     saved: tuple[str, ...]
     attributes: dict[str, Any]
-    """Of the kernel."""
+    """The kernel's attributes."""
     options: dict[str, Any]
-    """Of xpgrad_torch's module."""
+    """The options of xpgrad_torch's module."""
 
     @property
     def is_cell(self) -> bool:
@@ -61,7 +61,7 @@ class Recurrent(NamedTuple):
     operator: str
     shape: tuple[int, int, int, int]
     lengths: tuple[int, int] | None = None
-    """The shortest and the longest sequence; without it all last to T."""
+    """The shortest and the longest sequence; None if all have length T."""
     dtype: str = "float32"
 
     @property
@@ -92,7 +92,7 @@ class Recurrent(NamedTuple):
         return math.prod(self.shape[:2]) if lengths is None else int(lengths.sum())
 
     def operations(self, what: str) -> int:
-        """Of the matrix products: with W and R each, one forward and two backward."""
+        """Operations of the matrix products: one forward and two backward, with W and with R."""
         _, _, I, H = self.shape
         forward = 2 * self.steps() * OPERATORS[self.operator].gates * H * (I + H)
         return {"backward": 2, "step": 3}[what] * forward

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -11,9 +11,9 @@ class Times(NamedTuple):
 
     median: float
     low: float
-    """The quarter of all times below."""
+    """The lower quartile."""
     high: float
-    """The quarter of all times above."""
+    """The upper quartile."""
     calls: int
 
     @property
@@ -31,10 +31,9 @@ def summary(times: Sequence[float]) -> Times:
 
 
 def turn(function: Callable[[], Any], seconds: float) -> list[float]:
-    """Times of repeated calls without the first, or only of the first if it takes all the time.
+    """Times of repeated calls without the first call, or of the first call only if it takes all the time.
 
-    At the first call the caches are cold, because another implementation had its turn. For a long call that
-    matters little.
+    The first call finds cold caches after another implementation's turn. For a long call this matters little.
     """
     times = [_time(function)]
     if times[0] >= seconds:
@@ -51,12 +50,28 @@ def _time(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def in_turns(
+    ways: Mapping[str, Callable[[], Any]], seconds: float = 0.0, least: int = 1, *, warm: bool = False
+) -> dict[str, list[float]]:
+    """The times of each function by name, in turns, so that drift affects all equally.
+
+    It runs for `seconds`, and at least `least` rounds. Each function first has an untimed call. With `warm`
+    an untimed call precedes every timed call, which then finds the function's own data in the caches.
+    """
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    end, done = time.perf_counter() + seconds, 0
+    while done < least or time.perf_counter() < end:
+        for name, way in ways.items():
+            if warm:
+                way()
+            times[name].append(_time(way))
+        done += 1
+    return times
+
+
 def ratio(ours: Callable[[], Any], peer: Callable[[], Any], seconds: float = 1.0, least: int = 5) -> float:
-    """The median time of ours over the peer's, timed in turns, so drift affects both equally."""
-    ours(), peer()
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + seconds
-    while len(times[0]) < least or time.perf_counter() < end:
-        for function, record in zip((ours, peer), times, strict=True):
-            record.append(_time(function))
-    return statistics.median(times[0]) / statistics.median(times[1])
+    """The median time of ours over the peer's, timed in turns."""
+    own, other = map(statistics.median, in_turns({"ours": ours, "peer": peer}, seconds, least).values())
+    return own / other
