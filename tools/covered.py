@@ -1,8 +1,8 @@
 """Run tests, and count what they call: ``python tools/covered.py [--write] [pytest's arguments]``.
 
-A table has the number of calls of each operator, forward or gradient, by place and by dtype, and how many of
-its options had another value than the default. A place is the core on arrays of a namespace, the core on the
-standard engine, or an adapter. By default it runs the short suite. ``--write`` puts the table into
+The table has the number of calls of each operator, forward or gradient, by place and by dtype, and the number
+of its options that had another value than the default. A place is the core on arrays of a namespace, the core
+on the standard engine, or an adapter. By default it runs the short suite. ``--write`` puts the table into
 docs/coverage.md.
 """
 
@@ -40,7 +40,7 @@ NAMES = {
     "bcewithlogitsloss": "binary_cross_entropy_with_logits", "crossentropy": "softmax_cross_entropy",
     "crossentropyloss": "softmax_cross_entropy", "threshold": "thresholded_relu", "relu6": "hard_tanh",
 }  # fmt: skip
-"""What has another name in PyTorch, in lower case."""
+"""Operators with another name in PyTorch, in lower case."""
 
 _watched: dict[CodeType, tuple[str, str | None, dict[str, Any]]] = {}
 """A function's name, the adapter, and the defaults of its options, by its code."""
@@ -68,7 +68,7 @@ def pytest_configure() -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Go on counting: a test before may have set another profile."""
+    """Count again: an earlier test may have set another profile."""
     sys.setprofile(_profile)
 
 
@@ -83,7 +83,7 @@ def _watch(function: Any, name: str, adapter: str | None) -> None:
 
 @functools.cache
 def _operator(name: str) -> str:
-    """The operator of a function or module, however it is spelt."""
+    """The operator of a function or module, by any spelling."""
     import xpgrad
 
     plain = name.removeprefix("Parametrized").removesuffix("_grad").replace("_", "").lower()
@@ -118,7 +118,7 @@ def _is_array(value: Any) -> bool:
 def _place(adapter: str | None, arrays: list[Any]) -> str:
     from xpgrad import engine
 
-    # adapters that call others are known by their tests
+    # these adapters call other adapters; the test's name tells
     above = re.search(r"/test_(onnx|keras)", os.environ.get("PYTEST_CURRENT_TEST", ""))
     if above is not None:
         return f"xpgrad_{above[1]}"
@@ -131,7 +131,7 @@ def _place(adapter: str | None, arrays: list[Any]) -> str:
 
 
 def pytest_sessionfinish() -> None:
-    """Write what this process counted."""
+    """Write the counts of this process."""
     sys.setprofile(None)
     path = Path(os.environ[FOLDER]) / f"{os.getpid()}.json"
     # an option that was never given counts zero

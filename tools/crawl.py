@@ -1,10 +1,10 @@
-"""Crawl the built site: links, ways to every page, names of the API without a link, what a phone cannot show.
+"""Crawl the built site: links, lost pages, names of the API without a link, pages wider than a phone.
 
     python -m sphinx -W -b html docs SITE
     python tools/crawl.py SITE                        # links and names
     python tools/crawl.py SITE --browser chromium     # also every page at 400 px
 
-The exit status is 1 if something was found. The browser only measures: any Chromium will do.
+The exit status is 1 if it finds an error. The browser only measures: any Chromium will do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GENERATED = (
     "tutorials/sg_execution_times",
     "sg_execution_times",
 )
-"""Pages for looking things up: nobody has to link to them, and their code is no text."""
+"""Pages that need no link to them, and whose code is no text."""
 _MODULE = r"xpgrad(?:_torch|_jax|_keras|_onnx)?(?:\.(?:testing|cells|functional))?"
 NAME = re.compile(rf"({_MODULE})\.(\w+)(\(.*\))?", re.S)
 
@@ -43,7 +43,7 @@ class Page(NamedTuple):
     links: tuple[str, ...]
     anchors: frozenset[str]
     bare: tuple[str, ...]
-    """Inline code of the text that is no link."""
+    """Inline code in the text without a link."""
 
 
 class _Reader(HTMLParser):
@@ -94,7 +94,7 @@ def read(site: Path) -> dict[str, Page]:
 
 
 def _targets(name: str, page: Page) -> Iterator[tuple[str, str, str]]:
-    """The links of a page to files of the site: as it is written, the file, the anchor."""
+    """The links of a page to files of the site: the link as written, the file, the anchor."""
     for link in page.links:
         parts = urlsplit(link)
         if parts.scheme or parts.netloc or link.startswith("data:"):
@@ -124,7 +124,7 @@ def dead_links(site: Path, pages: dict[str, Page]) -> Iterator[str]:
 
 
 def lost_pages(pages: dict[str, Page], start: str = "index.html") -> Iterator[str]:
-    """Pages to which no way leads from the first one."""
+    """Pages that no chain of links reaches from the first page."""
     seen, waiting = {start}, [start]
     while waiting:
         name = waiting.pop()

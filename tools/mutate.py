@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.progress import track
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Patterns of source files, and the tests of each: a file, or one test of it behind ``::``. The first match
+#: Patterns of source files, and the tests of each: a file, or a file and a test after ``::``. The first match
 #: counts.
 AREAS = {
     "src/xpgrad/_operators/arguments.py": ["test_bad_calls", "test_lengths", "test_recurrent_errors"],
@@ -138,13 +138,13 @@ AREAS = {
 _SIZES = re.compile(
     r"size|bytes|room|most|limit|largest|fresh\(|Block\(|elements|_table\(|stride|columns|padded"
 )
-"""What lines about sizes of memory have."""
+"""The words in lines about sizes of memory."""
 _SHORT, _LONG = "not long", "long and not exhaustive"
 SUITES = {"short": (_SHORT,), "all": ("",), "both": (_SHORT, _LONG)}
 """Markers of the tests to run, one after the other, by the word on the command line."""
 SUITE_NAMES = {_SHORT: "the short suite", _LONG: "the long suite", "": "all tests"}
 PASS = "the tests pass"
-_NO_TESTS = 5  # pytest's exit status where a marker leaves none
+_NO_TESTS = 5  # pytest's exit status if a marker leaves no test
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -180,16 +180,13 @@ def edits(node: ast.AST) -> Iterator[ast.AST | None]:
         yield negated
     if isinstance(node, ast.Call) and len(node.args) > 1:
         yield ast.Call(node.func, [node.args[1], node.args[0], *node.args[2:]], node.keywords)
-    if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise) and not _is_text(node):
+    is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise) and not is_docstring:
         yield None
 
 
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """Every node inside functions, as its parent, the parent's field and the index in that."""
+    """Every node inside functions, as its parent, the parent's field and the index in the field."""
     inside = {
         id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for s in f.body for n in ast.walk(s)
     }

@@ -1,11 +1,11 @@
 """Check the gradients of ONNX files: ``python tools/onnx_files.py MODEL.onnx ... [--set NAME=VALUE]``.
 
-Each file is differentiated with respect to its parameters. A random direction in all of them is followed by
-a small step each way: the change of the outputs, weighted with random cotangents, is compared with what the
-gradient says: that of the graph with the kernels' operators, and that of the graph of ONNX's own. The file is
-converted to float64 for that, unless ``--as-it-is`` is given. Inputs are drawn; unknown sizes are 2, or what
-``--size NAME=N`` says. Parameters may lie on a kink: those of a channel whose scale and shift are zero do, in
-front of a Relu. Each side has a slope of its own there, and ``--aside`` compares at a point beside.
+Each file is differentiated with respect to its parameters. The tool moves all parameters a small step each
+way in a random direction. It weights the change of the outputs with random cotangents, and compares it with
+two gradients: of the graph with the kernels' operators, and of the graph of ONNX's own. The file is first
+converted to float64, unless ``--as-it-is`` is given. Inputs are drawn at random. Unknown sizes are 2, or
+given by ``--size NAME=N``. Some parameters lie on a kink, for example before a Relu if a channel's scale and
+shift are zero. Both sides of a kink have different slopes; ``--aside`` compares at a nearby point.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from xpgrad_onnx import gradient_model, operators
 from xpgrad_onnx._double import in_double
 
 STEPS = (1e-8, 1e-7, 1e-6)
-ASIDE = 1e-3  # of a parameter's usual size
-UNKNOWN = 2  # the size of an axis that the file does not say
+ASIDE = 1e-3  # a share of a parameter's usual size
+UNKNOWN = 2  # the size of an axis without a size in the file
 
 
 def main() -> int:
@@ -55,9 +55,9 @@ def main() -> int:
 
 
 def check(path: Path, fixed: dict[str, float], sizes: dict[str, int], given: argparse.Namespace) -> list[str]:
-    """The number of parameters; for both kinds of graph the error and the seconds; what is wrong.
+    """The number of parameters; for both kinds of graph the relative error and the seconds; what is wrong.
 
-    The error is relative, along a direction. Seconds are those to make the graph and to run it.
+    The seconds are for making the graph and for running it.
     """
     model = onnx.load(path)
     model = model if given.as_it_is else in_double(model)
@@ -67,16 +67,7 @@ def check(path: Path, fixed: dict[str, float], sizes: dict[str, int], given: arg
     rng = np.random.default_rng(0)
     names = {value.name for value in model.graph.input}
     inputs = {name: cast(model, name, value) for name, value in fixed.items() if name in names}
-    graphs, making, bad = [], [], ""
-    for standard in (False, True):
-        began = time.perf_counter()
-        try:
-            graphs.append(gradient_model(model, inputs=inputs, standard=standard))
-        except ValueError as error:
-            if not standard:
-                raise
-            bad = f"standard: {error}"
-        making.append(time.perf_counter() - began)
+    graphs, making, bad = graphs_of(model, inputs)
     defaults = {tensor.name: numpy_helper.to_array(tensor) for tensor in graphs[0].graph.initializer}
     wanted = [o.name.removesuffix("_grad") for o in graphs[0].graph.output if o.name.endswith("_grad")]
     wanted = [name for name in wanted if name in defaults]
@@ -118,8 +109,25 @@ def check(path: Path, fixed: dict[str, float], sizes: dict[str, int], given: arg
     return [str(sum(defaults[name].size for name in wanted)), *cells, bad]
 
 
+def graphs_of(
+    model: onnx.ModelProto, inputs: dict[str, Any]
+) -> tuple[list[onnx.ModelProto], list[float], str]:
+    """The graph with the kernels' operators and of ONNX's own, the seconds to make each, and an error."""
+    graphs, making, bad = [], [], ""
+    for standard in (False, True):
+        began = time.perf_counter()
+        try:
+            graphs.append(gradient_model(model, inputs=inputs, standard=standard))
+        except ValueError as error:
+            if not standard:
+                raise
+            bad = f"standard: {error}"
+        making.append(time.perf_counter() - began)
+    return graphs, making, bad
+
+
 def slope_of(graph: onnx.ModelProto, feeds: dict[str, Any], ways: dict[str, Any]) -> tuple[float, float]:
-    """What the gradients say of a direction, and the seconds of a run."""
+    """The slope along a direction by the gradients, and the seconds of a run."""
     evaluator = ReferenceEvaluator(graph, new_ops=operators())
     began = time.perf_counter()
     grads = evaluator.run([f"{name}_grad" for name in ways], feeds)

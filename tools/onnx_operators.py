@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def outcome(case: Any, wrong: list[str]) -> str:
-    """Whether a case's gradients are right, refused, or there is nothing to compare."""
+    """Whether a case's gradients are right or refused, or nothing can be compared."""
     try:
         return "nothing" if check(case) else "right"
     except ValueError as error:
@@ -65,7 +65,7 @@ def outcome(case: Any, wrong: list[str]) -> str:
 
 
 def tested_in(operator: str, opset: int, wrong: list[str]) -> bool:
-    """Whether one of an operator's tests exists in an opset, and all of a few are right there."""
+    """Whether some of an operator's tests exist in an opset, and a few of them are right there."""
     right = 0
     for case in cases().get(operator, []):
         model = in_opset(case, opset)
@@ -90,7 +90,7 @@ def in_opset(case: Any, opset: int) -> onnx.ModelProto | None:
         same = all(
             np.allclose(a, b, 1e-3, 1e-5, equal_nan=True) for a, b in zip(found, expected, strict=True)
         )
-    except Exception:  # an older form, or none that onnx's evaluator has
+    except Exception:  # an older form, or a form that onnx's evaluator lacks
         return None
     return model if same else None
 

@@ -3,8 +3,8 @@
     python tools/platforms.py --write              # all that can be emulated here
     python tools/platforms.py --write --only v2    # only rows whose command has all of these words
 
-Each row with a command runs a script of .ci/ and counts its tests. The other rows say what is known without
-a run. Results are kept in docs/platforms.json, so rows can be measured one by one.
+Each row with a command runs a script of .ci/ and counts its tests. The other rows state facts that need no
+run. Results are kept in docs/platforms.json, so rows can be measured one by one.
 """
 
 from __future__ import annotations
@@ -18,21 +18,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from versions import PAGE, ROOT, replace_between
+from versions import ROOT, keep
 
-from xpgrad.cli.console import Progress, message, table
-from xpgrad.cli.info import read_cpu
+from xpgrad.cli.console import Progress, table
 
 RESULTS = ROOT / "docs" / "platforms.json"
-BEGIN, END = "<!-- platforms: begin -->", "<!-- platforms: end -->"
 BY_READING = "by reading only"
 
 
 class Row(NamedTuple):
-    """A platform, how it was tried, the command that tries it, else what is known; and what was not tried."""
+    """A platform, how it was tried, the command that tries it, else known facts; and what was not tried."""
 
     platform: str
     how: str
@@ -70,7 +67,7 @@ ROWS = (
 
 
 def measure(command: str) -> dict[str, Any]:
-    """Run a script of .ci/ with a cache of compiled code of its own, and count its tests."""
+    """Run a script of .ci/ with its own cache of compiled code, and count its tests."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="xpgrad-platforms-") as folder:
         done = subprocess.run(
@@ -81,7 +78,7 @@ def measure(command: str) -> dict[str, Any]:
 
 
 def summary(status: int, output: str) -> str:
-    """The table's text for what a script printed: the tests of all its runs of pytest."""
+    """The table's text for a script's output: the tests of all its runs of pytest."""
     counts = dict[str, int]()
     for line in re.findall(r"^\d+ (?:passed|failed).* in [\d.]+s.*$", output, re.MULTILINE):
         for count, what in re.findall(r"(\d+) (passed|failed|skipped|error)", line):
@@ -118,16 +115,8 @@ def main() -> int:
         measured[command] = measure(command)
     table("Platforms", ["command", "result"], [[name, entry["result"]] for name, entry in measured.items()])
     if args.write:
-        cpu = read_cpu()
-        stored = {
-            "machine": f"{cpu.name}, {cpu.cores} cores",
-            "date": f"{datetime.now(UTC):%B %Y}",
-            "rows": {row.command: measured[row.command] for row in ROWS if row.command in measured},
-        }
-        RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-        lines = [*rows_as_table(stored["rows"]), "", f"Measured on {stored['machine']}, {stored['date']}."]
-        replace_between(BEGIN, END, lines)
-        message(f"wrote {PAGE.relative_to(ROOT)}")
+        known = {row.command: measured[row.command] for row in ROWS if row.command in measured}
+        keep(RESULTS, "platforms", known, rows_as_table(known))
     return int(any("status" in measured[command]["result"] for command in chosen))
 
 

@@ -31,7 +31,6 @@ from xpgrad.cli.info import read_cpu
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.json"
-BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 COLUMNS = ("python", "numpy", "llvmlite", "jax", "torch")
 
 # JAX pins NumPy's upper bound.
@@ -135,18 +134,18 @@ def _rows_as_table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {entry['result']} |"
 
 
-def replace_between(begin: str, end: str, lines: Sequence[str]) -> None:
-    """Put lines into the page, between two marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(begin)
+def keep(path: Path, mark: str, rows: Any, lines: Iterator[str]) -> None:
+    """Write the results with machine and date, and their table between the page's marks of this name."""
+    cpu, date = read_cpu(), f"{datetime.now(UTC):%B %Y}"
+    machine = f"{cpu.name}, {cpu.cores} cores"
+    stored = {"machine": machine, "date": date, "rows": rows}
+    path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(end)
-    PAGE.write_text(before + begin + "\n" + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
-
-
-def write_page(stored: Mapping[str, Any]) -> None:
-    """Put the table into the page."""
-    lines = [*_rows_as_table(stored["rows"]), "", f"Measured on {stored['machine']}, {stored['date']}."]
-    replace_between(BEGIN, END, lines)
+    text = "\n".join([begin, *lines, "", f"Measured on {machine}, {date}.", end])
+    PAGE.write_text(before + text + after, encoding="utf-8")
+    message(f"wrote {PAGE.relative_to(ROOT)}")
 
 
 def _is_chosen(row: Mapping[str, str], only: Sequence[str], without: Sequence[str]) -> bool:
@@ -180,15 +179,7 @@ def main() -> int:
     cells = [[*(e["row"].get(name, "-") for name in COLUMNS), e["result"]] for e in results]
     table("Versions", [*COLUMNS, "result"], cells)
     if args.write:
-        cpu = read_cpu()
-        stored = {
-            "machine": f"{cpu.name}, {cpu.cores} cores",
-            "date": f"{datetime.now(UTC):%B %Y}",
-            "rows": results,
-        }
-        RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-        write_page(stored)
-        message(f"wrote {PAGE.relative_to(ROOT)}")
+        keep(RESULTS, "versions", results, _rows_as_table(results))
     return int(any("failed" in e["result"] or "error" in e["result"] for e in results))
 
 
