@@ -1,10 +1,10 @@
-"""Compares a commit with its base on this machine; ends with status 1 if it is slower by a factor.
+"""Compares a commit with its base on this machine; the exit status is 1 if it is slower by a factor.
 
     python compare.py main                  # HEAD with main
     python compare.py HEAD~3 HEAD --bench 'recurrent.Step.*lstm'
 
-asv installs and measures both in turns. A benchmark counts as worse if it is worse by the factor and by more
-than the spread of its samples. Times, memory and ratios are compared.
+asv installs and measures both. A benchmark counts as worse if it is worse by the factor, and by more than the
+spread of its samples. Times, memory and ratios are compared.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main(argv=None):
         "--bench", nargs="+", default=BENCHES, help="regular expressions (default: a shape of each family)"
     )
     parser.add_argument("--factor", type=float, default=FACTOR, help=f"slower by this (default: {FACTOR})")
-    parser.add_argument("--config", type=Path, default=HERE / "asv.conf.json", help="of asv (default: this)")
+    parser.add_argument("--config", type=Path, default=HERE / "asv.conf.json", help="asv's (default: this)")
     args = parser.parse_args(argv)
     config = args.config.resolve()
     asv = [sys.executable, "-m", "asv", "--config", str(config)]

@@ -5,10 +5,9 @@
     python asv_bench/elementwise.py --seconds 0.3 --columns numpy torch
     python asv_bench/elementwise.py --write             # and put the table into docs/activations.md
 
-The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward) if it has one, else its autograd's
-gradient of the formula, in brackets. 4096 x 1024 float32 numbers; medians of calls in turns; above 1 ours is
-faster. Each column runs in its own process. The last columns are microseconds of one of our calls with 1000
-numbers.
+The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward), or else, in brackets, its autograd's
+gradient of the formula. 4096 x 1024 float32 numbers; medians of interleaved calls; above 1 ours is faster.
+Each column runs in its own process. The last columns are microseconds of one of our calls with 1000 numbers.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What imports and first calls cost: ``python asv_bench/first_calls.py``.
+"""The cost of imports and first calls: ``python asv_bench/first_calls.py``.
 
-Each number is a new process's, in seconds of the processor: importing the library beyond what it is built on,
-and the first training step of a module on an empty cache, on a full one, and once more. Medians of the runs,
-lowest and highest in brackets.
+Each number is from a new process, in seconds of the processor. The first table has the import of a library
+beyond its base's. The second table has the first training step of a module with an empty and a full cache,
+and the second step. Medians of the runs, lowest and highest in brackets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def made(*shape): return np.random.default_rng(0).normal(size=shape).astype("flo
 _MODULES = """
 import torch, xpgrad_torch
 """
-# a cotangent of one's own would import sympy, which is PyTorch's matter
+# with a cotangent as argument, PyTorch would import sympy
 _RUN = "\ndef step():\n    run().sum().backward()\n"
 STEPS = {
     "lstm, NumPy": _ARRAYS + """
@@ -75,7 +75,7 @@ for _ in range(2):
 
 
 def seconds(code: str, folder: str) -> list[float]:
-    """The numbers that a new process prints, whose cache of compiled code is in the folder."""
+    """The numbers that a new process prints; its cache of compiled code is in the folder."""
     environment = os.environ | {"XPGRAD_CACHE_DIR": folder, "XPGRAD_NOTICE": "0"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -83,7 +83,7 @@ def seconds(code: str, folder: str) -> list[float]:
 
 
 def importing(name: str, folder: str) -> float:
-    """What an import costs."""
+    """Seconds of an import."""
     found = seconds(f"import time, {name}\nprint(time.process_time())", folder)
     return found[0]
 

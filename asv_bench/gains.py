@@ -16,7 +16,7 @@ MODULES = {
     "RNN, torch.nn.RNN": ("RNN",),
     "Convolutions, torch.nn.functional": ("Conv1d", "Conv2d", "Conv3d"),
 }
-"""Which modules each group of `bench` is about."""
+"""The modules of each group of `bench`."""
 
 
 def read():

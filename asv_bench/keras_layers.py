@@ -1,17 +1,17 @@
-"""Training steps of xpgrad_keras' layers beside Keras' own, on each backend.
+"""Training steps of xpgrad_keras' layers and of Keras' own, on each backend.
 
     python asv_bench/keras_layers.py                       every backend that is installed, a process each
     python asv_bench/keras_layers.py --backends torch jax  these
     python asv_bench/keras_layers.py --only LSTM            models whose names have this part
     python asv_bench/keras_layers.py --processor           one thread, in time of the processor
 
-The models are those of `xpgrad_bench.keras_models`, each trained as `fit` does it. Each figure is the median
-of interleaved rounds, after two without a clock. The difference is the largest one of the two curves of
-losses, relative to the largest loss.
+`xpgrad_bench.keras_models` has the models; each is trained as `fit` does it. Each figure is the median of
+interleaved rounds, after two untimed rounds. The difference is the largest between the two curves of losses,
+relative to the largest loss.
 
 The rest is a step whose recurrent layers take no time: optimizer, loss, other layers, the backend itself. The
 products are the time of the recurrent layers' matrix products at the machine's highest rate. "At most" is
-Keras' time over these two together: no recurrent layer is faster.
+Keras' time over the sum of these two: no recurrent layer is faster.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ONE_THREAD = {
 
 
 class Weightless:
-    """A recurrent layer that takes no time; its outputs depend on all that the real one's depend on."""
+    """A recurrent layer that takes no time; its outputs depend on the same arrays as the real layer's."""
 
     def inner_loop(self, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
         """Return results of the right shapes."""
@@ -58,7 +58,7 @@ class Weightless:
 
 
 def without_recurrence(model: Any) -> None:
-    """Let a model's recurrent layers take no time."""
+    """Make a model's recurrent layers take no time."""
     from keras import layers
 
     for outer in model.layers:
@@ -69,7 +69,7 @@ def without_recurrence(model: Any) -> None:
 
 
 def measured(example: Example, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """Milliseconds of a step by Keras' layers, by ours and by none; how far the losses differ."""
+    """Milliseconds of a step by Keras' layers, by ours and without; the difference of the losses."""
     import xpgrad_keras
 
     ways = {"theirs": lambda model: None, "ours": xpgrad_keras.swap, "rest": without_recurrence}

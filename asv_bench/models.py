@@ -1,11 +1,11 @@
 """Whole networks before and after ``swap``: ``python asv_bench/models.py``.
 
 Training steps (forward, backward, without an optimizer) of PyTorch's modules and of the same network after
-``xpgrad_torch.swap(network, verify=example)``, which leaves the convolutions that are slower here. Steps are
-in turns; each number is PyTorch's median time divided by ours: above 1 ours is faster. "New shapes" has
-another length, size or batch in every step. "Memory" is what a step adds at most to a process that has run
-a small LSTM. "Error" is the largest difference of a gradient from float64's, relative to the largest number
-of all gradients. Where a cell has two numbers, PyTorch's comes first.
+``xpgrad_torch.swap(network, verify=example)``, which keeps PyTorch's convolutions where ours are slower.
+Steps take turns. Each number is PyTorch's median time divided by ours: above 1 ours is faster. "New shapes"
+has another length, size or batch in every step. "Memory" is the most that a step adds to a process that has
+run a small LSTM. "Error" is the largest difference of a gradient from float64's, relative to the largest
+number of all gradients. Of two numbers in a cell, PyTorch's is first.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ def ratio(models: list[nn.Module], inputs: list[tuple[Any, ...]]) -> float:
 
 
 def gradients(model: nn.Module, given: tuple[Any, ...]) -> list[Tensor]:
-    """Of all parameters, in float64."""
+    """The gradients of all parameters, in float64."""
     step(model, given)
     return [p.grad.double() for p in model.parameters() if p.grad is not None]
 
 
 def error(model: nn.Module, exact: list[Tensor], given: tuple[Any, ...]) -> float:
-    """See the module."""
+    """The largest difference from the exact gradients, relative to their largest number."""
     largest = max(float(g.abs().max()) for g in exact)
     pairs = zip(gradients(model, given), exact, strict=True)
     return max(float((a - b).abs().max()) for a, b in pairs) / largest
 
 
 def memory(name: str, replaced: list[str]) -> int:
-    """The peak bytes of a network's step in a process of its own, with these modules replaced."""
+    """The peak bytes of a network's step in a new process, with these modules replaced."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory, (name, replaced))
 

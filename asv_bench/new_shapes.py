@@ -1,10 +1,10 @@
-"""What the first step with a new shape costs, beside PyTorch: ``python asv_bench/new_shapes.py``.
+"""The cost of the first step with a new shape, ours and PyTorch's: ``python asv_bench/new_shapes.py``.
 
-Each step brings another T, another longest sequence of a packed batch, or another size of images. Then the
-same inputs come again. The table shows both medians, in ms of the processor (forward and backward, one
-thread): the difference is what a new shape costs. ``--steps 10000`` shows instead that memory holds: for each
-work and library a process trains with ever new shapes, and says its resident memory after 1,000 steps and at
-the end.
+Each step has another T, another longest sequence of a packed batch, or another size of images. Then the same
+inputs are used again. The table shows both medians, in ms of the processor (forward and backward, one
+thread); their difference is the cost of a new shape. ``--steps 10000`` measures memory instead: for each
+module and library a process trains with ever new shapes. The table shows its resident memory after 1,000
+steps and at the end.
 """
 
 import argparse
@@ -47,17 +47,17 @@ WORKS = {
 
 
 def step(module, given):
-    """One step, forward and backward, and the milliseconds of the processor that it took."""
+    """The milliseconds of the processor for one step, forward and backward."""
     start = time.process_time()
     output = module(given)
-    while isinstance(output, tuple):  # a recurrent module's, and a packed sequence
+    while isinstance(output, tuple):  # of a recurrent module, or a packed sequence
         output = output[0]
     output.sum().backward()
     return 1e3 * (time.process_time() - start)
 
 
 def measure_times():
-    """Print what a new shape costs."""
+    """Print the cost of a new shape."""
     print(f"{'':30}{'xpgrad: new':>12}{'again':>9}{'torch: new':>12}{'again':>9}")
     for name, (build, draw) in WORKS.items():
         row = f"{name:30}"
@@ -87,7 +87,7 @@ def resident_after(name, ours, steps):
 
 
 def measure_memory(steps):
-    """Print how memory holds, a process for each row's half."""
+    """Print the memory's growth, with a process for each row and library."""
     print(f"{'':30}{'xpgrad: 1000':>13}{steps:>8}{'growth':>8}{'torch: 1000':>13}{steps:>8}{'growth':>8}")
     for name in WORKS:
         row = f"{name:30}"

@@ -3,9 +3,9 @@
     python -m xpgrad bench --json bench.json
     python asv_bench/performance.py bench.json
 
-Several files count as one run: peers may be measured in parts, on one machine. Each machine has its own page,
-with a file of its ratios beside it. These files give the tables in docs/performance.md and the README. The
-prose around the marks is written by hand.
+Several files count as one run: peers may be measured in parts, on one machine. Each machine has its own page
+and a file of its ratios. From these files come the tables in docs/performance.md and the README. The prose
+around the marks is written by hand.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def ratios(report):
     }
 
 
-def beside_one_another(runs):
+def all_machines(runs):
     """A table of all machines: geometric means of speedups, with the lowest and the highest."""
     titles = dict.fromkeys(title for run in runs for title in run["groups"])
     rows = [
@@ -89,7 +89,7 @@ def beside_one_another(runs):
 
 
 def condensed(run):
-    """A run with one group for the convolutions of all networks, as the README has it."""
+    """A run with one group for the convolutions of all networks, for the README."""
     networks = [values for title, values in run["groups"].items() if title.startswith(NETWORKS)]
     groups = {title: values for title, values in run["groups"].items() if not title.startswith(NETWORKS)}
     if networks:
@@ -116,8 +116,8 @@ def main():
         write_between(page, name, text)
     page.with_suffix(".json").write_text(json.dumps(ratios(report), indent=1) + "\n", encoding="utf-8")
     runs = gains.read()
-    write_between(PAGE, "machines", beside_one_another(runs))
-    write_between(README, "performance", beside_one_another([condensed(run) for run in runs]))
+    write_between(PAGE, "machines", all_machines(runs))
+    write_between(README, "performance", all_machines([condensed(run) for run in runs]))
     gains.write(runs)
 
 

@@ -1,8 +1,7 @@
 """Suites for asv: ours and the peer's, with the same parameters.
 
-This checkout defines the works, in ``xpgrad_bench`` beside this folder. It is self-contained: if an older
-version of xpgrad is installed, the same definitions time that version. Works
-that a version lacks are skipped.
+``xpgrad_bench`` of this checkout defines the works. It is self-contained: if an older version of xpgrad is
+installed, the same definitions time that version. Works that a version lacks are skipped.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from xpgrad_bench import load, timing
 from xpgrad_bench.implementations import make
 from xpgrad_bench.recurrent import OPERATORS, Recurrent
 
-SMOKE = bool(os.environ.get("XPGRAD_BENCH_SMOKE"))  # set by smoke.sh: does it work, whatever it takes?
+SMOKE = bool(os.environ.get("XPGRAD_BENCH_SMOKE"))  # set by smoke.sh: does it run?
 IMPLEMENTATIONS = ("xpgrad-numpy", "xpgrad-torch", "torch")
 OURS = ("xpgrad-numpy", "xpgrad-torch")
 PATIENCE = 0.0 if SMOKE else 8.0  # seconds to wait for a quiet machine
@@ -30,7 +29,7 @@ def ratio(ours, peer):
 
 
 def settle():
-    """Wait for a quiet machine, within the patience, before a timing that counts."""
+    """Wait for a quiet machine before a timing."""
     if not SMOKE:
         load.wait_for_quiet(PATIENCE)
 

@@ -1,6 +1,6 @@
-"""Training steps of Keras' models as works: single layers, and three of its published examples.
+"""Training steps of Keras' models: single layers, and three of its published examples, on random data.
 
-The data is random. Works know the products of their recurrent layers without Keras.
+The products of the recurrent layers are counted without Keras.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ DIGITS, CHARACTERS = 3, 12
 
 
 class Recurrence(NamedTuple):
-    """What a model has of recurrent layers of one kind."""
+    """A model's recurrent layer, for counting."""
 
     layer: str
     shape: tuple[int, int, int, int]
@@ -30,7 +30,7 @@ class Recurrence(NamedTuple):
     """The share of the steps that a mask keeps."""
 
     def operations(self) -> float:
-        """Of the products of a training step; masked steps have none."""
+        """Operations of the products of a training step; masked steps have none."""
         from xpgrad._operators.operation_counts import forward_operations, gradient_operations
 
         N, T, I, H = self.shape
@@ -49,7 +49,7 @@ class Recurrence(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A model, the batch to train it on, and what it has of recurrent layers."""
+    """A model, the batch to train it on, and its recurrent layers."""
 
     build: Callable[[], Any]
     batch: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]]
@@ -69,7 +69,7 @@ class KerasStep(NamedTuple):
         return self.example
 
     def operations(self, what: str) -> float:
-        """Of the products of its recurrent layers."""
+        """Operations of the products of its recurrent layers."""
         return sum(one.operations() for one in EXAMPLES[self.example].recurrences)
 
     def traffic(self, what: str) -> int:

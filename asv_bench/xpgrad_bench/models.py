@@ -1,16 +1,12 @@
-"""Networks in their published shapes, of PyTorch's modules: for ``models.py``.
+"""Networks in their published shapes, of PyTorch's modules, for ``models.py``. Weights and data are random.
 
-Weights are random, and so is the data: what counts is the time of a step.
-
-References
-----------
-Those of `networks`, and: Zaremba, Sutskever and Vinyals, "Recurrent neural network regularization" (2014),
-for the word model. Hidasi and others, "Session-based recommendations" (2015), for GRU4Rec. Salinas and
-others, "DeepAR" (2017). Lim and others, "Temporal fusion transformers" (2019), with the sizes for the
-electricity data. Bahdanau, Cho and Bengio, "Neural machine translation by jointly learning to align
-and translate" (2014). Shi, Bai and Yao, "An end-to-end trainable neural network for image-based sequence
-recognition" (2015), for CRNN. Bai, Kolter and Koltun, "An empirical evaluation of generic convolutional and
-recurrent networks" (2018), for TCN.
+References ---------- The references of `networks`, and: Zaremba, Sutskever and Vinyals, "Recurrent neural
+network regularization" (2014), for the word model. Hidasi and others, "Session-based recommendations" (2015),
+for GRU4Rec. Salinas and others, "DeepAR" (2017). Lim and others, "Temporal fusion transformers" (2019), with
+the sizes for the electricity data. Bahdanau, Cho and Bengio, "Neural machine translation by jointly learning
+to align and translate" (2014). Shi, Bai and Yao, "An end-to-end trainable neural network for image-based
+sequence recognition" (2015), for CRNN. Bai, Kolter and Koltun, "An empirical evaluation of generic
+convolutional and recurrent networks" (2018), for TCN.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 
 class Work(NamedTuple):
-    """A network: how it is made, and its input for each number of a step, of which 0 has the usual shape."""
+    """A network: a function that makes it, and its input by a step's number; 0 has the usual shape."""
 
     make: Callable[[], nn.Module]
     given: Callable[[int], tuple[Any, ...]]
@@ -89,7 +85,7 @@ class Forecaster(nn.Module):
 
 
 class Gated(nn.Module):
-    """TFT's gated residual network: two layers, a gate, and the sum with what it was given, normalized."""
+    """TFT's gated residual network: two layers, a gate, and the normalized sum with the input."""
 
     def __init__(self, given: int, made: int, context: int = 0) -> None:
         super().__init__()
@@ -112,7 +108,7 @@ def _gate(size: int) -> nn.Sequential:
 
 
 class Selection(nn.Module):
-    """TFT's selection of variables: the mean of their vectors, with weights that depend on all of them."""
+    """TFT's selection of variables: the mean of their vectors, with weights that depend on all variables."""
 
     def __init__(self, variables: int, size: int) -> None:
         super().__init__()
@@ -129,7 +125,7 @@ class Selection(nn.Module):
 
 
 class Fusion(nn.Module):
-    """TFT: an LSTM over the past and one over the known future, then attention to all steps before."""
+    """TFT: LSTMs over the past and over the known future, then attention to all earlier steps."""
 
     def __init__(self, past: int = 4, future: int = 3, size: int = 160, heads: int = 4) -> None:
         super().__init__()
@@ -217,7 +213,7 @@ def _block(given: int, made: int, kernel: int = 3, pad: int | None = None, strid
 
 
 class Residual(nn.Module):
-    """What a ResNet-18 consists of."""
+    """A block of ResNet-18."""
 
     def __init__(self, given: int, made: int, stride: int) -> None:
         super().__init__()
@@ -228,7 +224,7 @@ class Residual(nn.Module):
             self.skip = nn.Sequential(nn.Conv2d(given, made, 1, stride, bias=False), nn.BatchNorm2d(made))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of both ways."""
+        """The sum of both paths."""
         return torch.relu(self.second(self.first(x)) + self.skip(x))
 
 
@@ -255,7 +251,7 @@ class Inverted(nn.Module):
         self.adds = stride == 1 and given == made
 
     def forward(self, x: Tensor) -> Tensor:
-        """With what it was given, where that has the same shape."""
+        """The block's result, plus the input if it has the same shape."""
         return self.body(x) + x if self.adds else self.body(x)
 
 
@@ -288,7 +284,7 @@ class Wide(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """With what it was given."""
+        """The block's result plus the input."""
         y = self.mix(self.norm(self.spread(x).permute(0, 2, 3, 1)))
         return x + y.permute(0, 3, 1, 2)
 
@@ -303,7 +299,7 @@ def _convnext() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down and up again, with the images of the way down beside those of the way up; in two or three axes."""
+    """Down and up again, with the images of the way down joined to the way up; in two or three axes."""
 
     def __init__(self, axes: int, channels: tuple[int, ...]) -> None:
         super().__init__()
@@ -338,7 +334,7 @@ class UNet(nn.Module):
 
 
 class Adversaries(nn.Module):
-    """DCGAN: the discriminator of what the generator makes of noise."""
+    """DCGAN: the discriminator, applied to the generator's images from noise."""
 
     def __init__(self) -> None:
         super().__init__()

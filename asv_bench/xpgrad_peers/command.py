@@ -19,20 +19,10 @@ __all__ = ["run_peers"]
 
 
 def run_peers(kernels: Sequence[KernelCases], args: argparse.Namespace) -> int:
-    """Measure, print, and write the page if one was asked for.
+    """Measure the kernels of `check`, print, and write the page on request.
 
-    Parameters
-    ----------
-    kernels : sequence of KernelCases
-        The kernels of `check`.
-    args : argparse.Namespace
-        The parsed arguments.
-
-    Returns
-    -------
-    int
-        0; 1 if ours is wrong, nothing was measured, or no program shows a wrong entry; 2 if the page cannot
-        be written.
+    Returns 0; 1 if ours is wrong, nothing was measured, or no program shows a wrong entry; 2 if the page
+    cannot be written.
     """
     if not args.peers:
         message("--interpreter and --write go with --peers")

@@ -30,14 +30,14 @@ __all__ = ["OURS", "PEERS", "WRONG", "Entry", "Measured", "Peer", "interpreter",
 WRONG = 1e-4
 """The error above which an entry is wrong: rounding of float32 stays below a tenth of it."""
 
-# The package of callers and the file that makes models for ONNX go last on the path, so that no module of
-# their folders hides another one.
+# The package of callers and the file that makes models for ONNX are last on the path: their folders' modules
+# hide no others.
 _CALLERS = (
     "import runpy, sys; sys.path += [sys.argv.pop(1), sys.argv.pop(1)]; "
     "runpy.run_module('callers', run_name='__main__', alter_sys=True)"
 )
 _ONNX_NODE = str(Path(onnx_node.__file__).parent)
-_PATIENCE = 1800  # seconds for all of a peer's cases
+_PATIENCE = 1800  # seconds for all cases of a peer
 
 
 class Peer(NamedTuple):
@@ -47,7 +47,7 @@ class Peer(NamedTuple):
     title: str
     module: str
     outputs: tuple[str, ...] | None = None
-    """The outputs that it has cotangents for; None: all."""
+    """The outputs that take a cotangent; None: all."""
 
 
 PEERS = (
@@ -65,8 +65,8 @@ OURS = (Peer("float64", "xpgrad, float64", "xpgrad"), Peer("float32", "xpgrad, f
 class Entry(NamedTuple):
     """The result of one library for one case.
 
-    `status` is "right", "wrong", "refused" or "absent" (it has no such operator or option); `errors` are
-    those of each output and gradient, `message` is the refusal.
+    `status` is "right", "wrong", "refused" or "absent" (it has no such operator or option). `errors` are by
+    output and gradient, `message` is the refusal.
     """
 
     kernel: str
@@ -172,7 +172,7 @@ def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
 
 
 def _forward_of(kernel: str, case: Case | None) -> Callable[..., dict[str, np.ndarray]] | None:
-    """The definition as a function; without a case it only shows whether there is one."""
+    """The definition as a function, or None; without a case only to see whether it exists."""
     if kernel in ("conv", "conv_transpose"):
         return getattr(references, kernel)(None if case is None else case.numbers)
     attributes, integers = ({}, {}) if case is None else (dict(case.attributes), case.integers)
@@ -300,7 +300,7 @@ def _in_child(python: str, peer: Peer, chosen: Sequence[_Job]) -> tuple[dict[str
         about.append(
             {"id": index, "kernel": job.kernel.name, "pads": pads}
             | {"attributes": dict(job.case.attributes)}
-            # weights of samples are named alone: no peer has them
+            # samples' weights only by name: no peer has them
             | {
                 "gradient_attributes": {
                     **job.case.gradient_attributes,

@@ -78,16 +78,16 @@ class Reproducer(NamedTuple):
     file: str
     title: str
     options: tuple[str, ...] | None = None
-    """What the names of the options contain; None: any."""
+    """Words in the options' names; None: any option."""
 
     def shows(self, entry: Entry) -> bool:
-        """Whether it shows this entry."""
+        """Whether the program shows this entry."""
         here = (self.peer, self.kernel) == (entry.peer, entry.kernel)
         return here and (self.options is None or any(text in entry.option for text in self.options))
 
     @property
     def code(self) -> str:
-        """Its text."""
+        """The program's text."""
         folder = importlib.resources.files(__package__) / "reproducers"
         return (folder / self.file).read_text(encoding="utf-8")
 
@@ -151,20 +151,7 @@ def without_reproducer(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def page(measured: Measured, given: Mapping[str, str]) -> str:
-    """The page's text.
-
-    Parameters
-    ----------
-    measured : Measured
-        One run.
-    given : mapping of str to str
-        The interpreters of peers by their key; reproducers run in them too.
-
-    Returns
-    -------
-    str
-        Markdown.
-    """
+    """The page's text, of Markdown; `given` are the peers' interpreters, for the reproducers."""
     return "\n".join([*_head(measured), *_tables(measured), *_wrong(measured, given), *_refusals(measured)])
 
 
@@ -192,7 +179,7 @@ def _head(measured: Measured) -> Iterator[str]:
 
 
 def _summary(measured: Measured) -> Iterator[str]:
-    """How many cases each library has right, and what is wrong, on one screen."""
+    """The number of right and wrong cases of each library, and the errors."""
     yield "| library | right | wrong | refuses |"
     yield "| --- | ---: | ---: | ---: |"
     for peer in _columns(measured, (*OURS, *PEERS)):
@@ -318,7 +305,7 @@ def _refusals(measured: Measured) -> Iterator[str]:
 
 
 def _short(message: str) -> str:
-    """The message without the file and signature before it."""
+    """The message without its file and signature."""
     text = message.split(" was false. ")[-1] if " was false. " in message else message
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = text.rsplit("Error: ", 1)[-1].replace("|", "\\|").replace("\n", " ").strip()

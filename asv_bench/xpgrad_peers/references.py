@@ -2,7 +2,7 @@
 
 Forwards are written out in NumPy on complex numbers, sequence by sequence and step by step. Gradients are
 their derivatives by the complex step (Squire and Trapp 1998): f'(x) = Im f(x + ih) / h, with h so small that
-only rounding is left. No code here comes from a kernel, ours or another.
+only rounding errors remain. No code here comes from a kernel, ours or another.
 """
 
 from __future__ import annotations
@@ -29,22 +29,10 @@ def gradients(
     cotangents: Mapping[str, Array],
     samples: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """A forward's outputs, and the gradients of its arguments for cotangents of its outputs.
+    """A forward's outputs, and the gradients of its arguments for cotangents of its outputs, by name.
 
-    Parameters
-    ----------
-    forward : callable
-        The definition, a function of complex arrays.
-    arguments, cotangents : mapping of str to array
-        The point of evaluation, and the cotangent of each output.
-    samples : mapping of str to int, optional
-        The sample axis of each argument and output that has one. An argument without one gets a gradient for
-        each sample, with a leading sample axis.
-
-    Returns
-    -------
-    tuple
-        The outputs and the gradients, by name.
+    `forward` is a function of complex arrays. `samples` has the sample axis of each argument and output that
+    has such an axis; other arguments get a gradient for each sample, with a leading axis.
     """
     point = {name: np.asarray(array, dtype=np.complex128) for name, array in arguments.items()}
     outputs = {name: array.real for name, array in forward(**point).items()}
@@ -152,7 +140,7 @@ _BETA = {"Affine": 0.0, "HardSigmoid": 0.5, "ScaledTanh": 1.0}
 
 
 def _gate_functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Callable]:
-    """Functions of one argument; those with parameters get them in order."""
+    """Functions of one argument; functions with parameters get these in order."""
     alphas, betas = list(alphas), list(betas)
     functions = []
     for name in names:
@@ -188,10 +176,10 @@ def _sequences(
     zoneout: Sequence[Array | None] = (None, None),
     reset: Any = None,
 ) -> tuple[list[Array], list[Array]]:
-    """Every sequence on its own: each state at all times (T, D, N, width), and at the sequence's end.
+    """Each state at all times (T, D, N, width), and at the sequences' ends, sequence by sequence.
 
     S projects the output, a mask multiplies the last output before R, zoneout keeps a share of each state,
-    and no state passes a reset.
+    and a reset sets the states to zero.
     """
     if layout:
         X, reset = X.swapaxes(0, 1), None if reset is None else reset.swapaxes(0, 1)

@@ -1,10 +1,11 @@
 """The implementations of works: ours and the peers', one file for each.
 
-A module has two functions. ``make(work)`` returns an object with the methods ``step`` and ``backward`` (or
-only one of them), which take no arguments and finish their work before they return. ``describe()`` is a line
-about the version and the code path. A missing work raises NotImplementedError: asv skips the benchmark, the
-command line says why. A module may also have ``path(run, what)``, the functions that a run really calls, and
-``product_rate(dtype, seconds)`` for its own matrix product.
+A module has a table ``RUNS``. By the name of a work's class it has a function from the work to an object with
+the methods ``step`` and ``backward``, or one of them. These take no arguments, and return when all is
+computed. ``describe()`` is a line about the version and the code path. A missing work raises
+NotImplementedError: asv skips the benchmark, the command line says why. A module may also have ``path(run,
+what)``, the functions that a run really calls, and ``product_rate(dtype, seconds)`` for its own matrix
+product.
 """
 
 import importlib
@@ -27,7 +28,7 @@ OURS = tuple(name for name in MODULES if name.startswith("xpgrad-"))
 
 
 def environment(name: str) -> dict[str, str]:
-    """What the process of an implementation needs in its environment."""
+    """The environment variables for the process of an implementation."""
     _, keras, backend = name.rpartition("keras-")
     return {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"} if keras else {}
 
@@ -39,7 +40,10 @@ def module_of(name: str) -> ModuleType:
 
 def make(name: str, work: Any) -> Any:
     """One implementation of a work, ready to run."""
-    return module_of(name).make(work)
+    run = module_of(name).RUNS.get(type(work).__name__)
+    if run is None:
+        raise NotImplementedError(f"not measured in {name}: {work.label}")
+    return run(work)
 
 
 def need(name: str) -> Any:

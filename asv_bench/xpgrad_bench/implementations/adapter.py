@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .. import convolutions, elementwise, recurrent
+from .. import elementwise, recurrent
 from . import arrays, need, tensors
 
 
@@ -15,44 +15,19 @@ def _recurrent(work: recurrent.Recurrent) -> Any:
     return tensors.RecurrentRun(work, kind(*work.shape[2:], **operator.options), **call)
 
 
-def _convolution(work: convolutions.Convolution) -> Any:
-    return tensors.ConvolutionRun(work, need("xpgrad_torch").functional)
-
-
-class ElementwiseRun(arrays.ElementwiseRun):
-    """The core's gradient on tensors; a step by the module."""
-
-    def __init__(self, work: elementwise.Elementwise) -> None:
-        super().__init__(work, need("torch").from_numpy)
-        self._work = work
-        self._step: Any = None
-
-    def step(self) -> Any:
-        """A module's forward and backward."""
-        if self._step is None:
-            self._step = tensors.elementwise_step(self._work, need("xpgrad_torch"))
-        return self._step()
-
-
-def _loss(work: elementwise.Loss) -> Any:
-    return tensors.LossRun(work, need("xpgrad_torch"))
+def _backward(work: elementwise.Elementwise) -> Any:
+    """The core's gradient on tensors, as a function."""
+    return arrays.ElementwiseRun(work, need("torch").from_numpy).backward
 
 
 RUNS: dict[str, Any] = {
     "Recurrent": _recurrent,
-    "Convolution": _convolution,
-    "Elementwise": ElementwiseRun,
-    "Loss": _loss,
+    "Convolution": lambda work: tensors.ConvolutionRun(work, need("xpgrad_torch").functional),
+    "Elementwise": lambda work: tensors.ElementwiseRun(work, _backward, need("xpgrad_torch")),
+    "Loss": lambda work: tensors.LossRun(work, need("xpgrad_torch")),
 }
 
 
-def make(work: Any) -> Any:
-    """A work on tensors."""
-    need("torch")
-    need("xpgrad_torch")
-    return RUNS[type(work).__name__](work)
-
-
 def describe() -> str:
-    """The version of PyTorch and how its engine works here."""
+    """The version of PyTorch, and its engine here."""
     return f"{tensors.threads()}; {tensors.xpgrad_engine('torch')}"

@@ -106,11 +106,6 @@ RUNS: dict[str, Any] = {
 }
 
 
-def make(work: Any) -> Any:
-    """A work on NumPy arrays."""
-    return RUNS[type(work).__name__](work)
-
-
 def describe() -> str:
     """The version of NumPy, its BLAS, and how formulas are compiled, without loading a framework."""
     import numpy as np

@@ -10,8 +10,6 @@ from . import jax_xla, need
 class RecurrentRun(jax_xla.RecurrentRun):
     """The same by xpgrad's kernels."""
 
-    refusal = "not measured in JAX:"
-
     def objective(self, jax: Any, operator: str) -> Callable[..., Any]:
         """See `jax_xla`."""
         kernel = getattr(need("xpgrad_jax"), operator)
@@ -30,9 +28,7 @@ def _convolution(work: convolutions.Convolution) -> jax_xla.ConvolutionRun:
     return jax_xla.ConvolutionRun(work, lambda X, W, B: kernel(X, W, B, **options))
 
 
-def make(work: Any) -> Any:
-    """A recurrent work or a convolution in JAX."""
-    return jax_xla.make_by_kind(work, RecurrentRun, _convolution, "not measured in JAX:")
+RUNS: dict[str, Any] = {"Recurrent": RecurrentRun, "Convolution": _convolution}
 
 
 def describe() -> str:

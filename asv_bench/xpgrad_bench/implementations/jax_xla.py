@@ -36,12 +36,10 @@ STEPS = {"lstm": _lstm_step, "gru": _gru_step}
 class RecurrentRun:
     """The value and the gradients of all parameters, the input and the states, as one compiled function."""
 
-    refusal = "no peer in JAX for"
-
     def __init__(self, work: recurrent.Recurrent) -> None:
         jax = need("jax")
         if work.operator not in STEPS or work.lengths is not None:
-            raise NotImplementedError(f"{self.refusal} {work.label}")
+            raise NotImplementedError(f"not measured in JAX: {work.label}")
         jax.config.update("jax_enable_x64", work.dtype == "float64")
         parameters, arrays = recurrent.data(work)
         values = parameters | arrays | {"cotangent": arrays["grad_H_all"][:, 0]}
@@ -90,7 +88,7 @@ class ConvolutionRun:
 def _convolution(work: convolutions.Convolution) -> ConvolutionRun:
     jax, rank = need("jax"), len(work.size)
     if work.transposed:
-        raise NotImplementedError(f"no peer in JAX for {work.label}")
+        raise NotImplementedError(f"not measured in JAX: {work.label}")
 
     def function(X: Any, W: Any, B: Any) -> Any:
         Y = jax.lax.conv_general_dilated(
@@ -106,19 +104,7 @@ def _convolution(work: convolutions.Convolution) -> ConvolutionRun:
     return ConvolutionRun(work, function)
 
 
-def make_by_kind(work: Any, recurrent_run: Any, convolution_run: Any, refusal: str) -> Any:
-    """A recurrent work or a convolution in JAX, by the function for its kind; others are refused."""
-    need("jax")
-    if isinstance(work, convolutions.Convolution):
-        return convolution_run(work)
-    if not isinstance(work, recurrent.Recurrent):
-        raise NotImplementedError(f"{refusal} {work.label}")
-    return recurrent_run(work)
-
-
-def make(work: Any) -> Any:
-    """A recurrent work or a convolution in JAX."""
-    return make_by_kind(work, RecurrentRun, _convolution, "no peer in JAX for")
+RUNS: dict[str, Any] = {"Recurrent": RecurrentRun, "Convolution": _convolution}
 
 
 def describe() -> str:

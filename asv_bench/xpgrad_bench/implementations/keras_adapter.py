@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from .. import keras_models
 from . import keras_own, need
 
-
-def make(work: Any) -> keras_models.TrainingStep:
-    """A training step of our layers."""
-    return keras_own.training_step(work, need("xpgrad_keras").swap)
+RUNS: dict[str, Any] = {
+    "KerasStep": lambda work: keras_own.training_step(work, need("xpgrad_keras").swap),
+}
 
 
 def describe() -> str:

@@ -104,16 +104,6 @@ def _convolution(work: convolutions.Convolution) -> BackwardRun:
 RUNS: dict[str, Any] = {"Recurrent": _recurrent, "Convolution": _convolution}
 
 
-def make(work: Any) -> BackwardRun:
-    """A work's backward by ONNX Runtime."""
-    need("onnxruntime")
-    need("onnx")
-    run = RUNS.get(type(work).__name__)
-    if run is None:
-        raise NotImplementedError(f"no peer for {work.label} here")
-    return run(work)
-
-
 def _threads() -> int:
     """The number that other libraries are set to; 0 means one per core."""
     return int(os.environ.get("OMP_NUM_THREADS", 0))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .. import convolutions, elementwise, floor, recurrent
+from .. import elementwise, floor, recurrent
 from . import need, tensors
 
 # ------------------------------------------------------------------------------------------- recurrent
@@ -123,28 +123,8 @@ BACKWARDS: dict[str, Any] = {
 SAVE_OUTPUT = ("sigmoid", "tanh", "softmax", "log_softmax")
 
 
-class ElementwiseRun:
-    """PyTorch's own backward kernel, or its autograd's gradient of the formula; a step by the module."""
-
-    def __init__(self, work: elementwise.Elementwise) -> None:
-        self._work = work
-        self._backward: Any = None
-        self._step: Any = None
-
-    def backward(self) -> Any:
-        """Only the gradient."""
-        if self._backward is None:
-            self._backward = _backward(self._work)
-        return self._backward()
-
-    def step(self) -> Any:
-        """A module's forward and backward."""
-        if self._step is None:
-            self._step = tensors.elementwise_step(self._work, need("torch").nn)
-        return self._step()
-
-
 def _backward(work: elementwise.Elementwise) -> Any:
+    """PyTorch's own backward kernel, or its autograd's gradient of the formula, as a function."""
     torch = need("torch")
     X, dY = map(torch.from_numpy, elementwise.data(work))
     peer = BACKWARDS[work.function]
@@ -162,26 +142,12 @@ def _backward(work: elementwise.Elementwise) -> Any:
 # ------------------------------------------------------------------------------------------- all works
 
 
-def _convolution(work: convolutions.Convolution) -> Any:
-    return tensors.ConvolutionRun(work, need("torch").nn.functional)
-
-
-def _loss(work: elementwise.Loss) -> Any:
-    return tensors.LossRun(work, need("torch").nn)
-
-
 RUNS: dict[str, Any] = {
     "Recurrent": _recurrent,
-    "Convolution": _convolution,
-    "Elementwise": ElementwiseRun,
-    "Loss": _loss,
+    "Convolution": lambda work: tensors.ConvolutionRun(work, need("torch").nn.functional),
+    "Elementwise": lambda work: tensors.ElementwiseRun(work, _backward, need("torch").nn),
+    "Loss": lambda work: tensors.LossRun(work, need("torch").nn),
 }
-
-
-def make(work: Any) -> Any:
-    """A work by PyTorch itself."""
-    need("torch")
-    return RUNS[type(work).__name__](work)
 
 
 def describe() -> str:
@@ -195,7 +161,7 @@ def describe() -> str:
 def path(run: Any, what: str) -> str:
     """The operator that takes most of a call's time, from PyTorch's profiler."""
     torch = need("torch")
-    for _ in range(2):  # what the profiler, libraries and memory need at first counts as an operator's time
+    for _ in range(2):  # in the first run, preparations would count as an operator's time
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             getattr(run, what)()
     longest = max(profile.key_averages(), key=lambda event: event.self_cpu_time_total).key

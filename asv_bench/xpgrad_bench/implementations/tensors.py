@@ -1,5 +1,6 @@
 """Shared by modules and functions with PyTorch's interface, ours and PyTorch's own."""
 
+import functools
 import importlib
 from typing import Any
 
@@ -105,16 +106,29 @@ def _module(modules: Any, name: str, **options: Any) -> Any:
     return kind(**options)
 
 
-def elementwise_step(work: elementwise.Elementwise, modules: Any) -> Any:
-    """A function without arguments: a module's forward and its backward."""
-    torch = need("torch")
-    name = elementwise.FUNCTIONS[work.function].module
-    if name is None:
-        raise NotImplementedError(f"there is no module for {work.function}")
-    module = _module(modules, name, **({"dim": -1} if work.function in elementwise.ALONG_AXIS else {}))
-    X, dY = map(torch.from_numpy, elementwise.data(work))
-    leaf = X.requires_grad_()
-    return lambda: torch.autograd.grad(module(leaf), leaf, dY)[0]
+class ElementwiseRun:
+    """A gradient, by a function that makes it, and a module's step; each is made at its first use."""
+
+    def __init__(self, work: elementwise.Elementwise, make_backward: Any, modules: Any) -> None:
+        self._work, self._make_backward, self._modules = work, make_backward, modules
+
+    @functools.cached_property
+    def backward(self) -> Any:
+        """A function that computes only the gradient."""
+        return self._make_backward(self._work)
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """A function that runs a module's forward and backward."""
+        torch, work = need("torch"), self._work
+        name = elementwise.FUNCTIONS[work.function].module
+        if name is None:
+            raise NotImplementedError(f"no module has the function {work.function}")
+        options = {"dim": -1} if work.function in elementwise.ALONG_AXIS else {}
+        module = _module(self._modules, name, **options)
+        X, dY = map(torch.from_numpy, elementwise.data(work))
+        leaf = X.requires_grad_()
+        return lambda: torch.autograd.grad(module(leaf), leaf, dY)[0]
 
 
 class LossRun:

@@ -67,14 +67,6 @@ def gru_reference(
     GRUForward
         H_all, H_t, zrh, in the dtype of X; half precision is computed in float32.
 
-    See Also
-    --------
-    xpgrad.gru : the kernel.
-
-    References
-    ----------
-    ONNX operator specification, GRU (version 14).
-
     Examples
     --------
     >>> import numpy as np
@@ -173,10 +165,6 @@ def gru_grad_reference(
     -------
     GRUGrads
         dX, dW, dR, dB, dH0, in the dtype of X; computed in float64.
-
-    See Also
-    --------
-    xpgrad.gru_grad : the kernel.
 
     Examples
     --------

@@ -75,14 +75,6 @@ def lstm_reference(
     LSTMForward
         H_all, H_t, C_t, C_all, iofc, in the dtype of X; half precision is computed in float32.
 
-    See Also
-    --------
-    xpgrad.lstm : the kernel.
-
-    References
-    ----------
-    ONNX operator specification, LSTM (version 14).
-
     Examples
     --------
     >>> import numpy as np
@@ -196,10 +188,6 @@ def lstm_grad_reference(
     LSTMGrads
         dX, dW, dR, dB, dH0, dC0, dP, dS, in the dtype of X; computed in float64. dP is None without P, dS
         without S.
-
-    See Also
-    --------
-    xpgrad.lstm_grad : the kernel.
 
     Examples
     --------

@@ -53,14 +53,6 @@ def rnn_reference(
     RNNForward
         H_all, H_t, in the dtype of X; half precision is computed in float32.
 
-    See Also
-    --------
-    xpgrad.rnn : the kernel.
-
-    References
-    ----------
-    ONNX operator specification, RNN (version 14).
-
     Examples
     --------
     >>> import numpy as np
@@ -127,10 +119,6 @@ def rnn_grad_reference(
     -------
     RNNGrads
         dX, dW, dR, dB, dH0, in the dtype of X; computed in float64.
-
-    See Also
-    --------
-    xpgrad.rnn_grad : the kernel.
 
     Examples
     --------

@@ -10,6 +10,7 @@ the longest lengths, and runs with all others. Every third call of a recurrent o
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import os
@@ -28,6 +29,7 @@ from xpgrad._operators.units import UNITS, Unit
 
 from .._testing.comparing import to_numpy
 from .._testing.thresholds import near, thresholds
+from . import check_jax
 from .console import Progress, message
 
 __all__ = ["RandomCall", "draw_call", "failure", "run_random"]
@@ -414,36 +416,21 @@ def _results_in_jax(
     call: RandomCall, arrays: Mapping[str, Array], lengths: tuple[int, ...], reset: Array | None
 ) -> dict[str, Array]:
     """Outputs and gradients of JAX's function inside jit, with traced lengths and resets."""
-    import jax
-
     import xpgrad_jax
 
-    forward = getattr(xpgrad_jax, call.function)
-    names = [name for name in arrays if not name.startswith("grad_")]
-    outputs = ("H_all", "H_t", "C_t")
-
-    def both(operands: Any, lens: Any, begins: Any, cotangents: Mapping[str, Any]) -> dict[str, Any]:
-        def values(operands: Any) -> Any:
-            return forward(**operands, sequence_lens=lens, reset=begins, **call.options)
-
-        made, pullback = jax.vjp(values, operands)
-        wanted = tuple(
-            cotangents.get(f"grad_{name}", jax.numpy.zeros_like(value))
-            for name, value in zip(outputs, made, strict=False)
-        )
-        [gradients] = pullback(wanted)
-        named = {gradient_name(name): gradient for name, gradient in gradients.items()}
-        return dict(zip(outputs, made, strict=False)) | named
-
-    with jax.enable_x64(call.dtype == "float64"):
+    outputs = ("H_all", "H_t", "C_t")[: 1 + len(UNITS[call.function].states)]
+    operands = {name: array for name, array in arrays.items() if not name.startswith("grad_")}
+    others = {"sequence_lens": np.asarray(lengths, np.int32)} | ({} if reset is None else {"reset": reset})
+    with check_jax.numbers(call.dtype):
         if call.seed not in _jitted:
             _jitted.clear()
-            _jitted[call.seed] = jax.jit(both)
-        found = _jitted[call.seed](
-            {name: arrays[name] for name in names}, np.asarray(lengths, np.int32), reset,
-            {name: array for name, array in arrays.items() if name not in names},
-        )  # fmt: skip
-        return {name: np.asarray(array) for name, array in found.items()}
+            function = functools.partial(getattr(xpgrad_jax, call.function), **call.options)
+            _jitted[call.seed] = check_jax.compiled(function)
+        cotangents = tuple(arrays.get(f"grad_{name}") for name in outputs)
+        values, grads = _jitted[call.seed](operands, others, cotangents)
+        named = dict(zip(outputs, values, strict=True))
+        named |= {gradient_name(name): gradient for name, gradient in grads.items()}
+        return {name: np.asarray(array) for name, array in named.items()}
 
 
 def failure(call: RandomCall) -> str | None:
