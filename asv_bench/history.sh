@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures one or two benchmarks of each family at commits of the history, with this checkout's definitions:
 #     bash history.sh COMMIT ...
-# Then "python track.py" draws what is in results/. About a minute a commit; the first builds an environment.
+# Then "python track.py" draws the results in results/. A commit takes about a minute; the first builds an environment.
 set -euo pipefail
 cd "$(dirname "$0")"
 

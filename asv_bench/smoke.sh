@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs every benchmark once, at a small shape; ends with status 2 where one fails. Its times mean nothing.
+# Runs every benchmark once, at a small shape; its exit status is 2 if one fails. Its times mean nothing.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 python=$(command -v python)
 export XPGRAD_CACHE_DIR=${XPGRAD_CACHE_DIR:-$HOME/.cache/xpgrad}
-# asv asks about a machine that it does not know, and keeps the answer in the home folder: not in the user's
+# asv asks about an unknown machine and keeps the answer in the home folder, so it gets a temporary one
 home=$(mktemp -d)
 trap 'rm -rf "$home"' EXIT
-# one thread each, libraries loaded once for all, one round per ratio: enough to see whether it works
+# one thread each, libraries loaded once, one round per ratio: enough to see whether it runs
 export HOME=$home OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 XPGRAD_BENCH_SMOKE=1
 
 "$python" -m asv machine --yes > /dev/null
