@@ -53,16 +53,16 @@ _LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only",
 class RandomCall(NamedTuple):
     """A call without its numbers: a function, and the shapes and memory layouts of its arrays."""
 
-    seed: int
     function: str
-    namespace: str
-    dtype: str
     shapes: Mapping[str, tuple[int, ...]]
-    layouts: Mapping[str, str]
-    options: Mapping[str, Any]
-    lengths: tuple[int, ...] | None
-    gradient_options: Mapping[str, Any]
-    resets: float | None
+    options: Mapping[str, Any] = {}
+    lengths: tuple[int, ...] | None = None
+    gradient_options: Mapping[str, Any] = {}
+    seed: int = 0
+    namespace: str = "numpy"
+    dtype: str = "float64"
+    layouts: Mapping[str, str] = {}
+    resets: float | None = None
     """The share of steps with a reset; None for a call without `reset`."""
 
     def __str__(self) -> str:
@@ -79,16 +79,6 @@ class RandomCall(NamedTuple):
 # ------------------------------------------------------------------------------------------------ drawing
 
 _Shapes = dict[str, tuple[int, ...]]
-
-
-class _Drawn(NamedTuple):
-    """A call without a kind of arrays."""
-
-    function: str
-    shapes: _Shapes
-    options: Mapping[str, Any] = {}
-    lengths: tuple[int, ...] | None = None
-    gradient_options: Mapping[str, Any] = {}
 
 
 def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
@@ -110,9 +100,9 @@ def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
         namespace, dtype = "numpy", str(rng.choice(["float64", "float32", "float16"], p=[0.3, 0.5, 0.2]))
     plain = 1.0 if namespace == "jax" else 0.6
     layouts = {name: "plain" if rng.random() < plain else str(rng.choice(_LAYOUTS)) for name in drawn.shapes}
-    function, shapes, options, lengths, gradient = drawn
-    resets = float(_pick(rng, [0.03, 0.3, 1.0])) if function in UNITS and rng.random() < 1 / 3 else None
-    return RandomCall(seed, function, namespace, dtype, shapes, layouts, options, lengths, gradient, resets)
+    has_resets = drawn.function in UNITS and rng.random() < 1 / 3
+    resets = float(_pick(rng, [0.03, 0.3, 1.0])) if has_resets else None
+    return drawn._replace(seed=seed, namespace=namespace, dtype=dtype, layouts=layouts, resets=resets)
 
 
 def _maybe(rng: np.random.Generator, shapes: _Shapes, **optional: tuple[int, ...]) -> None:
@@ -195,7 +185,7 @@ def _unit_shapes(
     return shapes, names
 
 
-def _sequence(rng: np.random.Generator, plain: bool = False) -> _Drawn:
+def _sequence(rng: np.random.Generator, plain: bool = False) -> RandomCall:
     """A recurrent operator; with `plain` on uneven lengths, without options that need their own code."""
     likely = np.asarray([_LIKELY.get(name, 1) for name in UNITS])
     unit = UNITS[str(rng.choice([*UNITS], p=likely / likely.sum()))]
@@ -214,20 +204,20 @@ def _sequence(rng: np.random.Generator, plain: bool = False) -> _Drawn:
         gradient["per_sample"] = (True, "norm")[int(rng.integers(2))]
     if unit.name == "lstm" and rng.random() < 0.1:
         gradient["peephole"] = "truncated"
-    return _Drawn(unit.name, shapes, options, lengths, gradient)
+    return RandomCall(unit.name, shapes, options, lengths, gradient)
 
 
-def _step(rng: np.random.Generator) -> _Drawn:
+def _step(rng: np.random.Generator) -> RandomCall:
     """A single step."""
     unit = _pick(rng, [unit for unit in UNITS.values() if unit.step is not None])
     sizes = {"N": _size(rng), "I": _size(rng), **dict.fromkeys("HE", max(_size(rng), 1))}
     shapes, names = _unit_shapes(rng, unit, unit.step_name, sizes)
-    return _Drawn(
+    return RandomCall(
         unit.step_name, shapes, _recurrent_options(rng, unit.step_name, 1), None, _wanted(rng, names)
     )
 
 
-def _convolution(rng: np.random.Generator) -> _Drawn:
+def _convolution(rng: np.random.Generator) -> RandomCall:
     transposed = rng.random() < 0.3
     n, group = int(rng.integers(1, 4)), int(_pick(rng, [1, 1, 1, 2, 3]))
     size = [int(rng.integers(5, 12 if n < 3 else 7)) for _ in range(n)]
@@ -246,10 +236,10 @@ def _convolution(rng: np.random.Generator) -> _Drawn:
     gradient = _wanted(rng, ["X", "W", "B"])
     if rng.random() < 0.2:
         gradient["per_sample"] = (True, "norm")[int(rng.integers(2))]
-    return _Drawn("conv_transpose" if transposed else "conv", shapes, options, None, gradient)
+    return RandomCall("conv_transpose" if transposed else "conv", shapes, options, None, gradient)
 
 
-def _activation(rng: np.random.Generator) -> _Drawn:
+def _activation(rng: np.random.Generator) -> RandomCall:
     declaration = _pick(rng, [*DECLARED.values()])
     shape = _any_shape(rng)
     shapes: _Shapes = {"X": shape}
@@ -262,7 +252,7 @@ def _activation(rng: np.random.Generator) -> _Drawn:
         hints = get_type_hints(function)
         for option in declaration.attributes:
             options[option] = _option(rng, hints[option], parameters[option].default)
-    return _Drawn(declaration.name, shapes, options)
+    return RandomCall(declaration.name, shapes, options)
 
 
 def _option(rng: np.random.Generator, hint: Any, default: Any) -> Any:
@@ -277,21 +267,21 @@ def _any_shape(rng: np.random.Generator) -> tuple[int, ...]:
     return (near(rng, thresholds().elements),) if rng.random() < 0.05 else shape
 
 
-def _along_axis(rng: np.random.Generator) -> _Drawn:
+def _along_axis(rng: np.random.Generator) -> RandomCall:
     shape = _any_shape(rng)
     options: dict[str, Any] = {"axis": int(rng.integers(-len(shape), len(shape)))}
     if rng.random() < 0.2:
         options["flatten"] = True
-    return _Drawn(str(_pick(rng, ["softmax", "log_softmax"])), {"X": shape}, options)
+    return RandomCall(str(_pick(rng, ["softmax", "log_softmax"])), {"X": shape}, options)
 
 
-def _loss(rng: np.random.Generator) -> _Drawn:
+def _loss(rng: np.random.Generator) -> RandomCall:
     options: dict[str, Any] = {"reduction": str(_pick(rng, ["mean", "sum", "none"]))}
     if rng.random() < 0.5:
         shape = _any_shape(rng)
         shapes: _Shapes = {"X": shape, "targets": shape}
         _maybe(rng, shapes, weight=shape, pos_weight=shape[-1:])
-        return _Drawn("binary_cross_entropy_with_logits", shapes, options)
+        return RandomCall("binary_cross_entropy_with_logits", shapes, options)
     shape = (_size(rng), max(_size(rng), 1), *(_size(rng, 4) for _ in range(int(rng.integers(0, 3)))))
     shapes = {"X": shape}
     _maybe(rng, shapes, weights=(shape[1],))
@@ -301,7 +291,7 @@ def _loss(rng: np.random.Generator) -> _Drawn:
         shapes["labels"] = shape
     elif rng.random() < 0.3:
         options["ignore_index"] = int(rng.integers(-1, shape[1]))
-    return _Drawn("softmax_cross_entropy", shapes, options)
+    return RandomCall("softmax_cross_entropy", shapes, options)
 
 
 # ------------------------------------------------------------------------------------------------ running

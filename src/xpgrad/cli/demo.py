@@ -14,7 +14,6 @@ The exit status is 1 if the loss curves differ by 1e-4 or more.
 import argparse
 import importlib
 from pathlib import Path
-from typing import NamedTuple
 
 from .arguments import at_least_one, not_negative, unwritable
 from .console import message
@@ -22,18 +21,12 @@ from .console import message
 __all__ = ["add_arguments", "run"]
 
 
-class _Defaults(NamedTuple):
-    """The default size of a demo."""
-
-    steps: int
-    hidden: int
-
-
-DEMOS = {  # modules of xpgrad.cli.demos
-    "text": _Defaults(600, 128),
-    "series": _Defaults(2000, 32),
-    "digits": _Defaults(400, 16),
+DEMOS = {
+    "text": {"steps": 600, "hidden": 128},
+    "series": {"steps": 2000, "hidden": 32},
+    "digits": {"steps": 400, "hidden": 16},
 }
+"""The modules of xpgrad.cli.demos, with the default sizes of each."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     first, *_ = DEMOS
 
     def defaults(option: str) -> str:
-        return ", ".join(f"{name} {getattr(sizes, option)}" for name, sizes in DEMOS.items())
+        return ", ".join(f"{name} {sizes[option]}" for name, sizes in DEMOS.items())
 
     parser.add_argument(
         "name", nargs="?", choices=DEMOS, default=first, help=f"which demo (default: {first})"
@@ -69,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; returns its exit status."""
-    sizes = DEMOS[args.name]
-    args.steps = sizes.steps if args.steps is None else args.steps
-    args.hidden = sizes.hidden if args.hidden is None else args.hidden
+    for option, size in DEMOS[args.name].items():
+        if getattr(args, option) is None:
+            setattr(args, option, size)
     args.plot = Path(f"xpgrad-demo-{args.name}.png") if args.plot is None else args.plot
     problem = unwritable("--plot", args.plot)
     if problem:

@@ -18,7 +18,6 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from .console import Progress, message, table
 from .warm_works import WORKS
@@ -26,14 +25,6 @@ from .warm_works import WORKS
 __all__ = ["add_arguments", "run"]
 
 _TIMES = 3  # the first call records the program; later calls run it in shorter ways
-
-
-class WarmedPart(NamedTuple):
-    """Operators that are compiled together: one line of the result."""
-
-    operator: str
-    dtype: str
-    arrays: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,24 +94,24 @@ def _kept(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
 
 
-def _compile(args: argparse.Namespace) -> tuple[dict[WarmedPart, float], list[str]]:
-    """The seconds of each part, and why parts could not run."""
+def _compile(args: argparse.Namespace) -> tuple[dict[tuple[str, str, str], float], list[str]]:
+    """The seconds of each operator, dtype and kind of arrays, and why some could not run."""
     arrays = args.arrays or ["numpy", "torch"]
     works = [
-        (WarmedPart(operator, dtype, kind), work)
+        ((operator, dtype, kind), work)
         for operator in dict.fromkeys(args.operators or WORKS)
         for dtype in dict.fromkeys(args.dtype)
         for kind in dict.fromkeys(arrays)
         for work in WORKS[operator](dtype)
     ]
-    seconds: dict[WarmedPart, float] = {}
+    seconds: dict[tuple[str, str, str], float] = {}
     missing: dict[str, None] = {}
     bar = Progress(works, "compiling")
     for part, work in bar:
-        bar.note(f"{part.operator} {part.dtype} {part.arrays}")
+        bar.note(" ".join(part))
         start = time.monotonic()
         try:
-            step = getattr(work, part.arrays)()
+            step = getattr(work, part[-1])()
             for _ in range(_TIMES):
                 step()
         except NotImplementedError as reason:  # a package is not installed
