@@ -11,7 +11,7 @@ __all__ = ["LAYER_NORM"]
 
 
 def _options(activations: list[str]) -> dict[str, dict[str, Any]]:
-    """The options of an operator that takes so many activations."""
+    """The options of an operator with these activations."""
     options: dict[str, dict[str, Any]] = {
         "plain": {},
         "no bias": {"without": ("B",), "B": None},

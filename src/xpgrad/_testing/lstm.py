@@ -210,7 +210,7 @@ def lstm_grad_reference(
         x, w, r, b = at.x, at.W, at.R, at.b
         i, o, f, g = np.split(at.gates, 4)
         f_act, g_act, h_act = acts[at.d]
-        c = c if zoneout_c is None else f * c_prev + i * g  # what the step made
+        c = c if zoneout_c is None else f * c_prev + i * g  # the step's state before zoneout
         squashed = activate(np, h_act, c)
         p_i, p_o, p_f = np.split(peepholes[at.d], 3)
 

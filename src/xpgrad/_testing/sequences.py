@@ -147,7 +147,7 @@ def walk(
 
 
 class StepBack(NamedTuple):
-    """One sample's step in direction d, with what its gradient needs."""
+    """One sample's step in direction d, with the arrays for its gradient."""
 
     d: int
     x: np.ndarray

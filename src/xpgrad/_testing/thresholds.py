@@ -16,7 +16,7 @@ from xpgrad.engine.process.settings import jit_enabled
 
 
 class Thresholds(NamedTuple):
-    """Sizes, by what they count."""
+    """Sizes of each kind."""
 
     batch: tuple[int, ...]
     """Sequences, or rows of one step: heights of tiles, several panels at once, packed rows."""

@@ -364,7 +364,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _some(backends: Sequence[Backend], number: int) -> list[Backend]:
-    """Some combinations of namespace and dtype for an operator's option with this number, in turn."""
+    """Each fifth combination of namespace and dtype, from this option's number on."""
     pairs = [(backend, dtype) for backend in backends for dtype in backend.dtypes]
     chosen = {pair for place, pair in enumerate(pairs) if place % _EACH == number % _EACH}
     some = [b._replace(dtypes=tuple(d for d in b.dtypes if (b, d) in chosen)) for b in backends]

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=Path,
         metavar="PATH",
-        help="where the plot goes (default: xpgrad-demo-NAME.png); without matplotlib it is drawn in the "
+        help="the plot's file (default: xpgrad-demo-NAME.png); without matplotlib it is drawn in the "
         "terminal instead",
     )
     parser.add_argument("--no-torch", action="store_true", help="don't train torch's module for comparison")

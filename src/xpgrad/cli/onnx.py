@@ -61,7 +61,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is in the file.
+    """Print the file's operators and parameters.
 
     Returns 0 if the model can be trained; 1 if not, if a file cannot be read or written, or if onnx is not
     installed.
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         model = onnx.load(args.model)
-    except Exception as error:  # protobuf has a kind of its own
+    except Exception as error:  # protobuf has its own exceptions
         message(f"{args.model} cannot be read as an ONNX model: {error}")
         return 1
     report = inspect(model, dict(args.set))

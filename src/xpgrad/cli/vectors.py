@@ -31,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cases",
         type=at_least_one,
         metavar="N",
-        help="how many, going through the options in turn (default: one of each)",
+        help="the number of cases, which cycle through the options (default: one of each)",
     )
     parser.add_argument(
         "--seed", type=not_negative, default=0, metavar="N", help="seed of the numbers (default: %(default)s)"
     )
-    parser.add_argument("--option", metavar="NAME", help="the only option to take, as check prints it")
+    parser.add_argument("--option", metavar="NAME", help="the only option, as check --all prints it")
 
 
 def run(args: argparse.Namespace) -> int:

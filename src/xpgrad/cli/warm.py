@@ -34,11 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype", nargs="+", choices=("float32", "float64"), default=["float32"],
-        help="what the arrays hold (default: float32, which serves float16 and bfloat16 too)",
+        help="the arrays' dtypes (default: float32, which serves float16 and bfloat16 too)",
     )  # fmt: skip
     parser.add_argument(
         "--arrays", nargs="+", choices=("numpy", "torch"), default=None,
-        help="whose arrays (default: NumPy's, and PyTorch's where it is installed)",
+        help="the arrays' library (default: NumPy, and PyTorch if it is installed)",
     )  # fmt: skip
 
 

@@ -226,4 +226,4 @@ WORKS: dict[str, Callable[[str], Iterator[Any]]] = {
     "activations": functools.partial(_functions, _ACTIVATIONS),
     "losses": functools.partial(_functions, _LOSSES),
 }
-"""The works of each operator's name, in a dtype."""
+"""Functions from a dtype to the works, by the operator's name."""

@@ -53,7 +53,7 @@ class Digits(NamedTuple):
 
 
 def read_digits(seed: int) -> tuple[Digits, Digits]:
-    """The digits for training and those held out, drawn at random; ImportError without scikit-learn."""
+    """The digits for training and the held-out digits, drawn at random; ImportError without scikit-learn."""
     from sklearn.datasets import load_digits
 
     data = load_digits()

@@ -202,7 +202,7 @@ def compare(runs: list[Training]) -> int:
     if len(runs) < 2:
         return 0
     differences = _differences(runs)
-    step = int(np.argmax(differences))  # the first NaN if there is one: then nothing agrees
+    step = int(np.argmax(differences))  # the first NaN if any: it disagrees with everything
     worst = float(differences[step])
     curves = "the two loss curves" if len(runs) == 2 else f"the {len(runs)} loss curves"
     found = f"Largest difference between {curves}: {worst:.1e}, at step {step + 1}"
