@@ -1,4 +1,4 @@
-"""Activations, softmax and losses: ours on NumPy and torch beside PyTorch's own kernels."""
+"""Activations, softmax and losses: ours on NumPy and torch, and PyTorch's own kernels."""
 
 from xpgrad_bench.elementwise import ALONG_AXIS, LOGITS, LOSSES, POINTWISE, ROWS, SHAPES, Elementwise, Loss
 from xpgrad_bench.implementations import make

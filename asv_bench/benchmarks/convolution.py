@@ -1,4 +1,4 @@
-"""Convolutions: training steps and backward passes, ours on NumPy and torch beside torch's and ORT's own."""
+"""Convolutions: training steps and backward passes, ours on NumPy and torch, torch's and ORT's own."""
 
 from xpgrad_bench.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED
 from xpgrad_bench.implementations import make

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: training steps and backward passes, ours on NumPy and torch beside torch's own."""
+"""LSTM, GRU and RNN: training steps and backward passes, ours on NumPy and torch, and torch's own."""
 
 from xpgrad_bench.implementations import make
 from xpgrad_bench.recurrent import SHAPES, Recurrent
@@ -82,7 +82,7 @@ class Variants(Step):
 
 
 class Cells(Step):
-    """Single steps in a loop of one's own."""
+    """Single steps in a user's loop."""
 
     params = (FEW, CELLS, ["xpgrad-torch", "torch"])
 
@@ -137,7 +137,7 @@ class CellsRatio(Ratio):
 
 
 class InsideJax:
-    """A step inside ``jax.jit``: our programs beside a ``lax.scan``."""
+    """A step inside ``jax.jit``: our programs, and a ``lax.scan``."""
 
     params = ([*SHAPES], ["lstm", "gru"], ["xpgrad-jax", "jax"])
     param_names = NAMES

@@ -1,6 +1,6 @@
 """The convolutions of published networks, each size once: as works, by the network's name.
 
-Sizes are those of the papers and of torchvision's models at 224 x 224 in batches of 8, unless the name says
+Sizes are from the papers and from torchvision's models at 224 x 224 in batches of 8, unless the name says
 more. A network lists the layers that no network before it has.
 
 References

@@ -1,4 +1,4 @@
-"""Compares kernels, ours and those of installed peers, with the references."""
+"""Compares our kernels and the installed peers' kernels with the references."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _without(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _uneven(case: Case) -> Case:
-    """The case with full float32 numbers: those of `check` have few digits, so their sums are exact."""
+    """The case with full float32 numbers: `check`'s numbers have few digits, so their sums are exact."""
 
     def filled(arrays: Arrays) -> dict[str, np.ndarray]:
         return {k: (a * 0.97531).astype(np.float32).astype(np.float64) for k, a in arrays.items()}

@@ -7,7 +7,7 @@ from .. import keras_models
 
 
 def keras() -> Any:
-    """Import Keras on its backend, or say what is missing."""
+    """Import Keras on its backend, or say why not."""
     try:
         import keras
     except ImportError as error:  # of the backend, perhaps

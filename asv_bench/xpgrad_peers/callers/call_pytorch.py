@@ -109,7 +109,7 @@ def _each(array: np.ndarray, ends: Sequence[str]) -> Sequence[np.ndarray]:
 
 
 def _as_ours(job: Job, results: dict, ends: Sequence[str]) -> dict:
-    """The gradients of W, R and B from those of the module's parameters."""
+    """The gradients of W, R and B from the gradients of the module's parameters."""
     back = list(np.argsort(_ORDERS[job.kernel.removesuffix("_cell")]))
 
     def joined(kind: str) -> np.ndarray:
