@@ -1,4 +1,4 @@
-"""Memory and time of a training step through a stack of layers, by the arrays that are saved for the gradient."""
+"""Memory and time of a training step through a stack of layers, by the arrays saved for the gradient."""
 
 from xpgrad_bench.implementations import need
 from xpgrad_bench.recurrent import SHAPES

@@ -182,7 +182,7 @@ def _from_reference(case: Case) -> dict[str, np.ndarray]:
 
 
 def _from_transposed_reference(case: Case) -> dict[str, np.ndarray]:
-    """This transposed convolution as the gradient of a direct sum."""
+    """A transposed convolution, as the gradient of a direct sum."""
     X, W, B = _operands(case)
     at = _spelled_out(case.numbers)
 
