@@ -110,14 +110,13 @@ def cell_reference(
     (5, 1, 2, 4)
     """
     weights = {"W": W, "R": R, "v": v}
-    own = _CellFormula(cell.step, cell.states, cell.blocks, cell.inputs, cell.heads)
-    return _over_sequences(own, weights, X, sequence_lens, initial or {}, direction, inputs)
+    return _over_sequences(cell, weights, X, sequence_lens, initial or {}, direction, inputs)
 
 
 class _CellFormula(NamedTuple):
-    """The formula of a step, and the names of its states, blocks and inputs."""
+    """A cell for `_over_sequences`: the formula of a step, and the names of its states, blocks and inputs."""
 
-    formula: Callable[..., Any]
+    step: Callable[..., Any]
     states: Sequence[str]
     blocks: Mapping[str, Sequence[str]]
     inputs: Mapping[str, Sequence[str]]
@@ -125,7 +124,7 @@ class _CellFormula(NamedTuple):
 
 
 def _over_sequences(
-    step: _CellFormula,
+    cell: Cell | _CellFormula,
     weights: Mapping[str, Array | None],
     X: Array,
     sequence_lens: Array | None,
@@ -134,30 +133,30 @@ def _over_sequences(
     inputs: Mapping[str, Array],
 ) -> tuple[Array, ...]:
     """Each state over time, then each final state."""
-    given: dict[str, Any] = {kind: array for kind, array in weights.items() if step.blocks.get(kind)}
+    given: dict[str, Any] = {kind: array for kind, array in weights.items() if cell.blocks.get(kind)}
     kind, parameter = next(iter(given.items()))
     xp, (T, N, _), D = array_namespace(X), X.shape, parameter.shape[0]
-    H = parameter.shape[1] // len(step.blocks[kind])
-    own_xp = xp if step.heads == 1 else _OfHeads(xp, step.heads)
+    H = parameter.shape[1] // len(cell.blocks[kind])
+    own_xp = xp if cell.heads == 1 else _OfHeads(xp, cell.heads)
     zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
 
     def begin(d: int, n: int) -> tuple[Array, ...]:
-        return tuple(initial[name][d, n, :] if name in initial else zeros for name in step.states)
+        return tuple(initial[name][d, n, :] if name in initial else zeros for name in cell.states)
 
     def visit(t: int, d: int, n: int, states: tuple[Array, ...]) -> tuple[Array, ...]:
         taken = {
-            kind: _Blocks(array[d, ...], step.blocks[kind], kind != "v", step.heads if kind == "R" else 1)
+            kind: _Blocks(array[d, ...], cell.blocks[kind], kind != "v", cell.heads if kind == "R" else 1)
             for kind, array in given.items()
         }
         others = {
             name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :]
-            for name, names in step.inputs.items()
+            for name, names in cell.inputs.items()
         }
-        named = dict(zip(step.states, states, strict=True))
-        after = step.formula(own_xp, X[t, n, :], **named, **taken, **others)
+        named = dict(zip(cell.states, states, strict=True))
+        after = cell.step(own_xp, X[t, n, :], **named, **taken, **others)
         return tuple(after) if isinstance(after, tuple | list) else (after,)
 
-    padding = [zeros] * len(step.states)
+    padding = [zeros] * len(cell.states)
     over_time, ends = each_step(visit, begin, padding, T, lengths_of(sequence_lens, T, N), D, direction)
     return (*over_time, *ends)
 

@@ -202,27 +202,15 @@ def check_vjp(
         known = [v if g else None for v, g in zip(values, given, strict=True)]
         for name, argument in arguments.items():
             desired = pull_back(jacobians[name], known, tuple(argument.shape))
-            _assert_gradient(results[name], desired, argument, operator, name, said, rtol, atol)
-
-
-def _assert_gradient(
-    result: Array,
-    desired: np.ndarray,
-    like: Array,
-    operator: str,
-    name: str,
-    said: str,
-    rtol: float,
-    atol: float,
-) -> None:
-    assert_same_kind(result, like, tuple(like.shape), f"{operator}: the gradient of {name}")
-    actual = to_numpy(result)
-    if wrong := worst_difference(actual, desired, rtol, atol):
-        index, size = wrong
-        raise AssertionError(
-            f"{operator}: the gradient of {name} is wrong at index {index}: {actual[index]!s} by the rule, "
-            f"{desired[index]!s} by central differences ({size}; cotangents for {said})"
-        )
+            label = f"{operator}: the gradient of {name}"
+            assert_same_kind(results[name], argument, tuple(argument.shape), label)
+            actual = to_numpy(results[name])
+            if wrong := worst_difference(actual, desired, rtol, atol):
+                index, size = wrong
+                raise AssertionError(
+                    f"{label} is wrong at index {index}: {actual[index]!s} by the rule, {desired[index]!s} "
+                    f"by central differences ({size}; cotangents for {said})"
+                )
 
 
 def pull_back(
