@@ -100,9 +100,9 @@ class Lanes(NamedTuple):
 class Draft:
     """A program that is being recorded: its instructions, and which blocks are parts of other blocks.
 
-    `lanes` and `shares` hold the lane of each instruction, an integer, and its share in a region, or None. New
-    instructions get the current `lane` and `share`. Instructions of different lanes, or of different shares of
-    one region, do not depend on one another.
+    `lanes` and `shares` hold the lane of each instruction, an integer, and its share in a region, or None.
+    New instructions get the current `lane` and `share`. Instructions of different lanes, or of different
+    shares of one region, do not depend on one another.
     """
 
     def __init__(self) -> None:
