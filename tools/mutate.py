@@ -64,14 +64,11 @@ AREAS = {
         "test_recurrent_golden", "test_heads_and_inputs", "test_own_cells", "test_recurrent_state",
         "test_recurrent_oracles", "test_per_sample_norms",
     ],
-    "src/xpgrad/_recurrent/planned_sums.py": [
-        "test_recurrent_golden", "test_heads_and_inputs", "test_own_cells", "test_recurrent_state",
-        "test_recurrent_oracles", "test_per_sample_norms",
-    ],
     "src/xpgrad/_recurrent/hidden_state.py": ["test_recurrent_state", "test_recurrent_errors"],
     "src/xpgrad/_recurrent/per_sample.py": ["test_per_sample_norms"],
     "src/xpgrad/_recurrent/gradient_sums.py": [
-        "test_recurrent_golden", "test_recurrent_oracles", "test_per_sample_norms",
+        "test_recurrent_golden", "test_heads_and_inputs", "test_own_cells", "test_recurrent_state",
+        "test_recurrent_oracles", "test_per_sample_norms",
     ],
     "src/xpgrad/_recurrent/one_step.py": ["test_cells"],
     "src/xpgrad/_recurrent/timeline.py": ["test_chunks", "test_lengths", "test_recurrent_oracles"],
@@ -81,6 +78,8 @@ AREAS = {
     "src/xpgrad/_calls/plans.py": [
         "test_same_call", "test_program_lengths", "test_plans", "test_jax_recurrent",
     ],
+    "src/xpgrad/_calls/adapter_calls.py": ["test_plans", "test_program_lengths", "test_torch_packed"],
+    "src/xpgrad/_calls/host_programs.py": ["test_jax_recurrent"],
     "src/xpgrad/engine/process/settings.py": ["test_bad_calls"],
     "src/xpgrad/engine/compiled/products/matrix.py": ["test_guard", "test_thresholds", "test_products"],
     "src/xpgrad/engine/images/compiled_shifts.py": ["test_guard", "test_thresholds", "test_conv_tiles"],

@@ -1,7 +1,7 @@
 """The backward loop of every recurrent operator, and the sums that follow each chunk of its steps.
 
 The loop runs from the last step to the first, and writes the cotangents of a chunk's products, `columns`.
-While they are in the cache, dX and the sums for parameters (`GradientSums`) follow for the whole chunk.
+While they are in the cache, dX and the sums for parameters (`gradient_sums.py`) follow for the whole chunk.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 
 from xpgrad._recurrent.call import RecurrentCall
 from xpgrad._recurrent.checked_call import Direction
-from xpgrad._recurrent.gradient_sums import GradientSums
+from xpgrad._recurrent.gradient_sums import GradientSums, PlannedSums
 from xpgrad._recurrent.hidden_state import StateBackward
 from xpgrad._recurrent.loop import StepLoop
 from xpgrad._recurrent.plan import BackwardPlan, Buffer, after, before, capital, carry, given
-from xpgrad._recurrent.planned_sums import PlannedSums
 from xpgrad._recurrent.timeline import Chunk
 from xpgrad.engine import Formula, Operand, Product
 
