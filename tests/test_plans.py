@@ -12,7 +12,7 @@ import xpgrad
 from backends import without_programs
 from xpgrad._calls import plans as _plans
 from xpgrad._calls import shared_steps as _shared_steps
-from xpgrad._calls.operation import run_foreign
+from xpgrad._calls.adapter_calls import run_foreign
 from xpgrad.engine import numpy_engine
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import PoolTeam

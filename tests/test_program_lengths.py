@@ -9,7 +9,7 @@ import pytest
 
 import xpgrad
 from xpgrad._calls import plans as _plans
-from xpgrad._calls.operation import run_foreign
+from xpgrad._calls.adapter_calls import run_foreign
 from xpgrad.engine.compiled import machine, records
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import sharing

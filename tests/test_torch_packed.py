@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
 from xpgrad._calls import plans as _plans  # noqa: E402
-from xpgrad._calls.operation import run_foreign  # noqa: E402
+from xpgrad._calls.adapter_calls import run_foreign  # noqa: E402
 from xpgrad_torch import _autograd  # noqa: E402
 from xpgrad_torch._packing import PackedRows  # noqa: E402
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
+from xpgrad._calls.adapter_calls import PLAIN, Foreign, public
+from xpgrad._calls.plans import planned_call
 from xpgrad._cells.operator import CellOperator
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted

@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from xpgrad._calls.operation import Operation, planned_call
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.plans import Asked, Operation, planned_call
 from xpgrad._cells.arguments import CellArrays, CellGradient, block_names, bound, checked_heads, input_blocks
 from xpgrad._cells.build import build
 from xpgrad._cells.call import CellCall

@@ -34,9 +34,9 @@ from typing import Any, Generic, NamedTuple, cast
 
 from array_api_compat import device
 
+from xpgrad._calls.adapter_calls import PLAIN, public
 from xpgrad._calls.call_arrays import call_arrays
-from xpgrad._calls.operation import PLAIN, Operation, planned_call, public
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.plans import Asked, Operation, planned_call
 from xpgrad._conv.choice import choose
 from xpgrad._conv.geometry import ConvGeometry, conv_geometry, conv_transpose_geometry, known_geometry
 from xpgrad._conv.method import with_bias

@@ -17,8 +17,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.adapter_calls import PLAIN, Foreign, public
+from xpgrad._calls.plans import Asked, planned_call
 from xpgrad._cells.call import CellCall
 from xpgrad._elementwise.activation_formulas import BoundActivation
 from xpgrad._operators.arguments import check_shape

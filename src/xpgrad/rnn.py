@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
-from xpgrad._calls.operation import PLAIN, Foreign, planned_call, public
+from xpgrad._calls.adapter_calls import PLAIN, Foreign, public
+from xpgrad._calls.plans import planned_call
 from xpgrad._elementwise.activation_formulas import activate, activate_pullback
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.units import Unit

@@ -3,6 +3,11 @@
 A form is what a call depends on besides its numbers: the shapes, strides and dtype of its arrays, and its
 attributes. If the engine has programs, the first call of a form writes one, and runs it as all later calls
 do: the same call gives the same bits every time.
+
+A public function passes all its arguments to `planned_call`. What follows at the first call of a form: the
+operation's ``compute`` (of recurrent operators `_recurrent/operator.py`) checks the arguments and computes,
+but with a `Recorder` in the engine's place (`call_arrays.py`). So the kernel's requests become instructions,
+and these a `Program`. The first call and all later ones end in `Program.run`.
 """
 
 from __future__ import annotations
@@ -11,17 +16,19 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad import engine as engines
+from xpgrad._calls.adapter_calls import PLAIN, Foreign
 from xpgrad._calls.shared_steps import SharedSteps, shared_steps
+from xpgrad._operators.arguments import check_choice, check_cotangents, check_number, check_wrt, explain
+from xpgrad._operators.resets import has_resets, with_resets
+from xpgrad._recurrent.per_sample import PER_SAMPLE
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.instructions import CannotRecordError, most
 from xpgrad.engine.programs.program import Form, Program
 from xpgrad.engine.programs.recorded import row_major
@@ -46,9 +53,9 @@ class CallCache:
 
 
 _known = CallCache()
-_writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
+recording_for_host: ContextVar[Callable[..., Any] | None] = ContextVar("xpgrad_recording", default=None)
+"""Takes the calls in the place of the engine while a host's program is written (`host_programs.py`)."""
 _NEW = object()
-_NONE: Mapping[str, Any] = MappingProxyType({})
 _CONSTANT = {type(None), bool, int, str, frozenset}  # kinds of options that stay what they are
 
 
@@ -73,12 +80,36 @@ class Lengths(NamedTuple):
 class Asked(NamedTuple):
     """What a caller asked of a kernel: the kernel's name, all arrays by name, None for those left out.
 
-    Where the call is recorded, its recorder stands in the engine's place.
+    Where the call is recorded, its recorder stands in the engine's place: `call_arrays` sees to that.
     """
 
     operator: str
     arrays: Mapping[str, Any]
     recorder: Recorder | None = None
+
+
+class Operation(NamedTuple):
+    """An operator, or its gradient, as `planned_call` runs it.
+
+    Parameters
+    ----------
+    operator : str
+        Its name, for messages too.
+    compute : callable
+        ``compute(asked, **options)`` checks and computes, or records.
+    arrays : tuple of str
+        The names of its arrays.
+    graded : tuple of str
+        Of a gradient: the arguments that have one, in the order of the results.
+    optional : tuple of str
+        Those of them that have one only where they are given.
+    """
+
+    operator: str
+    compute: Callable[..., Any]
+    arrays: tuple[str, ...]
+    graded: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,38 +138,60 @@ class PlannedCall(NamedTuple):
     names: tuple[str, ...]
 
 
-def planned(
-    compute: Callable[..., Any],
-    operator: str,
-    arrays: Mapping[str, Any],
-    options: Mapping[str, Any],
-    lengths_of: Callable[[Adapter, Mapping[str, Any], Mapping[str, Any]], Lengths],
-    plans_out: list[PlannedCall] | None = None,
-    joined: Mapping[str, Sequence[Any]] = _NONE,
-) -> Any:
-    """Return what ``compute(asked, **options)`` returns, by a program if there is one.
+def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
+    """Return the operation's result, from a program where there is one.
 
     Parameters
     ----------
-    compute : callable
-        Takes an `Asked`, checks and computes, and returns a named tuple of arrays and None. With a recorder
-        it returns recorded arrays.
-    operator : str
-        For messages.
+    operation : Operation
+        What to run.
+    arguments : dict of str to object
+        Everything that the public function was called with, and `_foreign`. It is taken apart.
+    """
+    foreign, reset = arguments.pop("_foreign"), arguments.pop("reset", None)
+    operator = operation.operator
+    arrays = {name: arguments.pop(name) for name in operation.arrays}
+    if operation.graded:
+        check_choice(operator, "per_sample", arguments["per_sample"], PER_SAMPLE)
+        given = {name: arrays[name] for name in operation.optional}
+        arguments["wanted"] = check_wrt(operator, arguments.pop("wrt"), operation.graded, given)
+    if foreign is not PLAIN:
+        arguments |= foreign.options
+        arrays |= foreign.arrays
+    try:
+        if reset is not None:
+            lengths, layout = arrays["sequence_lens"], arguments["layout"]
+            arrays["sequence_lens"] = with_resets(operator, arrays["X"], lengths, reset, layout)
+        if foreign is PLAIN:  # an adapter's framework may have no cotangent, which is a gradient of zero
+            check_cotangents(operator, {name: arrays[name] for name in arrays if name.startswith("grad_")})
+        options = _as_numbers(operator, arguments)
+        return planned(operation, arrays, options, foreign)
+    except (TypeError, ValueError) as error:
+        explain(error)
+        raise
+
+
+def planned(
+    operation: Operation, arrays: Mapping[str, Any], options: Mapping[str, Any], foreign: Foreign = PLAIN
+) -> Any:
+    """Return what the operation's ``compute(asked, **options)`` returns, by a program if there is one.
+
+    Parameters
+    ----------
+    operation : Operation
+        What to run.
     arrays : mapping of str to array or None
         All arrays of the call; `sequence_lens` are its lengths.
     options : mapping of str to object
         Everything else that the result depends on.
-    lengths_of : callable
-        Finds the lengths: ``lengths_of(engine, arrays, options)``.
-    plans_out : list, optional
-        Gets the call's plan, for callers that keep it.
-    joined : mapping of str to sequence of array, optional
-        The parts of each array that was joined along the first axis. A program takes the parts, and returns
-        their gradients (the field d + name) as tuples of arrays of the parts' shapes.
+    foreign : Foreign, optional
+        What an adapter adds. `plans_out` gets the call's plan. `joined` has the parts of each array that was
+        joined along the first axis: a program takes these, and returns their gradients (the field d + name)
+        as tuples of arrays of the parts' shapes.
     """
-    if (writing := _writing_for.get()) is not None:
-        return writing.record(compute, operator, arrays, options)
+    compute, operator, joined = operation.compute, operation.operator, foreign.joined
+    if (record := recording_for_host.get()) is not None:
+        return record(compute, operator, arrays, options)
     given = {name: array for name, array in arrays.items() if array is not None and name != "sequence_lens"}
     engine = engines.of_type(next(iter(given.values()), None))
     flat = (
@@ -172,11 +225,47 @@ def planned(
     if known is None:
         return compute(Asked(operator, arrays), **options)
     program, result = known
-    if plans_out is not None:
-        plans_out.append(PlannedCall(program, result, tuple(given)))
+    if foreign.plans_out is not None:
+        foreign.plans_out.append(PlannedCall(program, result, tuple(given)))
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))
+
+
+def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with those that are numbers as floats: a tensor that has changed is another form."""
+    for name in ("clip", "epsilon"):
+        if name in options and (name != "clip" or options[name] is not None):
+            options[name] = check_number(operator, name, options[name])
+    for name in ("activation_alpha", "activation_beta"):
+        if isinstance(options.get(name), list | tuple):
+            options[name] = [check_number(operator, name, value) for value in options[name]]
+    return options
+
+
+def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
+    """The lengths of a call as its program takes them, if they are right; without them, where all are T."""
+    lengths, X = arrays.get("sequence_lens"), arrays["X"]
+    if lengths is None:
+        return Lengths(True, None)
+    if type(lengths) in (list, tuple):
+        is_plain = all(type(length) is int and 0 <= length < 1 << 62 for length in lengths)
+        numbers = np.asarray(lengths, dtype=np.int64) if is_plain else None
+    else:
+        numbers = engine.integers(lengths)
+    if numbers is None or X is None or X.ndim != 3 or type(options["layout"]) is not int:
+        return Lengths(False, None)
+    T, N = (X.shape[1], X.shape[0]) if options["layout"] else X.shape[:2]
+    resets = has_resets(numbers)
+    if numbers.shape != ((N, 1 + T) if resets else (N,)) or not numbers.size:
+        return Lengths(False, None)
+    own = numbers[:, 0] if resets else numbers
+    least, most = int(own.min()), int(own.max())
+    if least < 0 or most > T:
+        return Lengths(False, None)
+    # packed rows are as few as the lengths say, whatever T is
+    is_full = least == T and not options.get("packed")
+    return Lengths(True, None if is_full and not resets else numbers, is_full and resets)
 
 
 def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -290,99 +379,3 @@ def _grouped(kind: Any, counts: Sequence[int], results: Sequence[Any]) -> Any:
     return kind._make(
         [tuple([next(each) for _ in range(count)]) if count else next(each) for count in counts]
     )
-
-
-# --- programs that a host runs
-
-
-class _Writing:
-    """A call that is recorded for a host, on placeholders for its arrays."""
-
-    def __init__(self, machine: ForeignMachine) -> None:
-        self._machine = machine
-        self.recorder: Recorder | None = None
-        self.arrays: list[Any] = []
-
-    def record(
-        self,
-        compute: Callable[..., Any],
-        operator: str,
-        arrays: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> Any:
-        """Return what ``compute`` returns: recorded arrays."""
-        given = {name: array for name, array in arrays.items() if array is not None}
-        self.arrays = list(given.values())
-        layouts = {name: (array.shape, row_major(array.shape)) for name, array in given.items()}
-        self.recorder = Recorder(self._machine, layouts, self.arrays[0].dtype)
-        return compute(Asked(operator, arrays, self.recorder), **options)
-
-
-def write_program(
-    kernel: Callable[..., Any],
-    machine: ForeignMachine,
-    arrays: Mapping[str, tuple[tuple[int, ...], Any]],
-    options: Mapping[str, Any],
-) -> ForeignProgram:
-    """Write the program of ``kernel(**arrays, **options)`` for a host.
-
-    Parameters
-    ----------
-    kernel : callable
-        A kernel that calls `planned`; it returns an array, or a tuple of arrays and None.
-    machine : ForeignMachine
-        What the program will run on.
-    arrays : mapping of str to (tuple of int, dtype)
-        The shapes and dtypes of its arrays, which will be contiguous.
-    options : mapping of str to object
-        Its other arguments.
-
-    Raises
-    ------
-    CannotRecordError
-        If the kernel needs something that has no instruction.
-    """
-    standing = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in arrays.items()}
-    number_of = {address_of(array): number for number, array in enumerate(standing.values())}
-    writing = _Writing(machine)
-    token = _writing_for.set(writing)
-    try:
-        outputs = kernel(**standing, **options)
-    finally:
-        _writing_for.reset(token)
-    if writing.recorder is None:
-        raise CannotRecordError(f"{kernel.__name__} has no program")
-    results = list(outputs) if isinstance(outputs, tuple) else [outputs]
-    program = writing.recorder.program(results)
-    inputs = [number_of[address_of(array)] for array in writing.arrays]
-    made = sum(result is not None for result in results)
-    return ForeignProgram(program, [*inputs, *range(len(standing), len(standing) + made)])
-
-
-def write_parts(
-    write: Callable[..., Sequence[Any]], machine: ForeignMachine, forms: Sequence[tuple[tuple[int, ...], Any]]
-) -> ForeignProgram:
-    """Write the program of ``write(recorder, *arrays)`` for a host; its results are the program's.
-
-    Parameters
-    ----------
-    write : callable
-        Takes a recorder and placeholders for the arrays.
-    machine : ForeignMachine
-        What the program will run on.
-    forms : sequence of (tuple of int, dtype)
-        The shapes and dtypes of the arrays, which will be contiguous. Integers have 32 bits; all other arrays
-        have the first one's dtype.
-
-    Raises
-    ------
-    CannotRecordError
-        If it needs something that has no instruction.
-    """
-    layouts = {str(number): (shape, row_major(shape)) for number, (shape, _) in enumerate(forms)}
-    recorder = Recorder(machine, layouts, forms[0][1])
-    arrays = [recorder.input(name) for name in layouts]
-    for array, (_, dtype) in zip(arrays, forms, strict=True):
-        array.is_integer = np.dtype(dtype).kind == "i"
-    results = write(recorder, *arrays)
-    return ForeignProgram(recorder.program(results), range(len(forms) + len(results)))

@@ -7,7 +7,8 @@ from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xpgrad._calls.operation import PLAIN, Operation, planned_call
+from xpgrad._calls.adapter_calls import PLAIN
+from xpgrad._calls.plans import Operation, planned_call
 from xpgrad._cells.call import PARAMETERS
 from xpgrad._operators.arguments import check_integer, is_list
 from xpgrad._operators.axes import gradient_name

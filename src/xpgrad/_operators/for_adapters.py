@@ -4,9 +4,10 @@ This package describes operators, and is the only private package that adapters 
 objects of other packages for them.
 """
 
+from xpgrad._calls.adapter_calls import run_foreign
+from xpgrad._calls.host_programs import write_parts, write_program
 from xpgrad._calls.mapped_call import Mapped, MappedCall
-from xpgrad._calls.operation import lengths_of, run_foreign
-from xpgrad._calls.plans import PlannedCall, write_parts, write_program
+from xpgrad._calls.plans import PlannedCall, lengths_of
 from xpgrad._calls.shared_steps import largest_steps
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad.gru_d import FILL as GRU_D_FILL

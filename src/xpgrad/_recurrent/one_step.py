@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xpgrad._calls.operation import Operation
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.plans import Asked, Operation
 from xpgrad._operators.arguments import check_arrays, check_given, check_rank, check_shape
 from xpgrad._operators.axes import shape_of
 from xpgrad._operators.units import Unit

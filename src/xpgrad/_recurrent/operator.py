@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from xpgrad._calls.operation import Operation
-from xpgrad._calls.plans import Asked
+from xpgrad._calls.plans import Asked, Operation
 from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.units import Unit
 from xpgrad._recurrent.backward import gradient_results
