@@ -15,7 +15,7 @@ import xpgrad_torch  # noqa: E402
 from xpgrad.engine.programs.recorder import Recorder  # noqa: E402
 from xpgrad_torch import _lengths, functional  # noqa: E402
 from xpgrad_torch._autograd import CallTemplate  # noqa: E402
-from xpgrad_torch._units import KERNELS  # noqa: E402
+from xpgrad_torch._recurrent import KERNELS  # noqa: E402
 
 N, I, H = 3, 4, 5
 CELLS = {name: getattr(torch.nn, name) for name in ("LSTMCell", "GRUCell", "RNNCell")}

@@ -11,7 +11,7 @@ import torch
 
 from xpgrad_torch import activations, convolution, functional, losses
 from xpgrad_torch._kernel import TorchKernel
-from xpgrad_torch._units import KERNELS
+from xpgrad_torch._recurrent import KERNELS
 
 T, N, I, H = 3, 2, 2, 3
 SIZES = {"T": T, "N": N, "I": I, "H": H, "D": 1, "C": 4, "O": 6, "L": 7, "K": 3}

@@ -18,8 +18,7 @@ from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import collecting
 from xpgrad_torch._packing import PackedRows, are_rows_taken
 from xpgrad_torch._private import parameters_in
-from xpgrad_torch._recurrent import Recurrent, States
-from xpgrad_torch._units import run_packed
+from xpgrad_torch._recurrent import Recurrent, States, run_packed
 
 _State = TypeVar("_State")
 _OF_PYTORCH = (

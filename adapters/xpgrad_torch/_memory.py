@@ -9,7 +9,6 @@ from torch import Tensor
 from xpgrad._operators.arguments import check_lengths_within
 from xpgrad._operators.resets import has_resets
 from xpgrad_torch._autograd import TorchKernel, apply, is_followed
-from xpgrad_torch._programs import Head
 from xpgrad_torch._stacked import joined
 
 # The final state of a segment is the initial state of the next.
@@ -30,34 +29,27 @@ def check_save(operator: str, save: Any, steps: bool = True) -> None:
         raise ValueError(f"{operator}: save is {save}, expected a number of steps of at least 1")
 
 
-def apply_sequence(
+def apply_in_segments(
     kernel: TorchKernel,
     operands: Sequence[Tensor | None],
     attributes: dict[str, Any],
-    save: str | int,
-    *,
-    wanted_outputs: int | None = None,
-    head: Head = None,
-    **grad_only: Any,
+    steps: int,
+    grad_only: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of a sequence kernel; `save` tells what autograd keeps. See `apply`."""
-    check_save(kernel.name, save)
-    if isinstance(save, str):
-        options: dict[str, Any] = {"wanted_outputs": wanted_outputs, "head": head, **grad_only}
-        return apply(kernel, operands, attributes, again=save == "states", **options)
+    """Return the outputs of a sequence kernel; autograd keeps the states of every `steps`-th step."""
     operands = joined(operands)
     kernel.check(operands)
     named = dict(zip(kernel.operands, operands, strict=True))
     parts = [
-        _run_segments(kernel, one, own, save, grad_only)
-        for one, own in _directions(kernel, named, attributes, save)
+        _run_segments(kernel, one, own, steps, grad_only)
+        for one, own in _directions(kernel, named, attributes, steps)
     ]
     if len(parts) == 1:
-        return parts[0][:wanted_outputs]
+        return parts[0]
     return tuple(
         torch.cat(pair, kernel.axes(name, attributes).index("D"))
         for name, pair in zip(kernel.outputs, zip(*parts, strict=True), strict=False)
-    )[:wanted_outputs]
+    )
 
 
 def _directions(

@@ -1,4 +1,8 @@
-"""The base of recurrent modules: options, parameters and calls of the kernel; and the single step."""
+"""The base of recurrent modules: options, parameters and calls of the kernel; and the single step.
+
+`Recurrent._known` finds a call like an earlier one (`_programs.py`), and runs its program. `_run_kernel` runs
+all other calls: by `run_recurrent`, as the functions do, and `apply` (`_autograd.py`).
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -10,17 +14,71 @@ import torch
 from torch import Tensor, nn
 
 import xpgrad
+from xpgrad._operators.kernel_description import ORDERED
+from xpgrad._operators.units import UNITS
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import call_again, is_followed
+from xpgrad_torch._autograd import TorchKernel, apply, apply_packed, call_again, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import is_single, type_of
-from xpgrad_torch._lengths import LENGTHS, lengths_in_memory, name_lengths
+from xpgrad_torch._lengths import LENGTHS, lengths_in_memory, lengths_tensor, name_lengths, with_resets
+from xpgrad_torch._library import registered
+from xpgrad_torch._memory import apply_in_segments, check_save
 from xpgrad_torch._opacus import Sampled, hold, holder
+from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._private import parameters_of
 from xpgrad_torch._programs import Head, find, head_of
 from xpgrad_torch._stacked import flattened, joined, stacked
-from xpgrad_torch._units import KERNELS, run_recurrent
+
+KERNELS = {
+    name: registered(TorchKernel(name, planned=True, ordered=unit.name in ORDERED))
+    for unit in UNITS.values()
+    for name in unit.kernels
+}
+"""The declared recurrent operators by name."""
+
+
+def run_recurrent(
+    name: str, given: dict[str, Any], wanted_outputs: int | None = None, head: Head = None
+) -> Any:
+    """Return the results of the kernel for arguments by name, which it removes from `given`.
+
+    Operands are tensors, `Stacked` or None. For `wanted_outputs` and `head` see `apply`.
+    """
+    kernel = KERNELS[name]
+    if (lengths := given.get("sequence_lens")) is not None:
+        given["sequence_lens"] = lengths_tensor(name, "sequence_lens", lengths)
+    if (reset := given.pop("reset", None)) is not None:
+        layout = given.get("layout", 0)
+        given["sequence_lens"] = with_resets(name, given["X"], given["sequence_lens"], reset, layout)
+    for mask in kernel.masks:
+        if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
+            raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
+    operands, grad_only = _taken_out(kernel, given)
+    save = given.pop("save", "all")
+    check_save(name, save)
+    if not isinstance(save, str):
+        return apply_in_segments(kernel, operands, given, save, grad_only)[:wanted_outputs]
+    options: dict[str, Any] = {"wanted_outputs": wanted_outputs, "head": head, **grad_only}
+    return apply(kernel, operands, given, again=save == "states", **options)
+
+
+def run_packed(
+    name: str, given: dict[str, Any], packing: PackedRows, wanted_outputs: int
+) -> Sequence[Tensor]:
+    """Return the results for rows of a packed sequence in X's place; H_all has rows too."""
+    kernel = KERNELS[name]
+    operands, grad_only = _taken_out(kernel, given)
+    attributes = {name: value for name, value in given.items() if name != "save"}
+    return apply_packed(kernel, operands, attributes, packing, wanted_outputs, **grad_only)
+
+
+def _taken_out(kernel: TorchKernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Remove the operands, in the kernel's order, and the gradient's own attributes, and return them."""
+    operands = [given.pop(operand, None) for operand in kernel.operands]
+    own = kernel.gradient_attributes
+    return operands, {name: given.pop(name, parameter.default) for name, parameter in own.items()}
+
 
 States = tuple[Tensor, ...]
 _State = TypeVar("_State")

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from xpgrad._operators.arguments import check_choice
 from xpgrad_torch._docs import described_recurrent
+from xpgrad_torch._recurrent import run_recurrent
 from xpgrad_torch._unit_layer import UnitLayer
-from xpgrad_torch._units import run_recurrent
 
 __all__ = ["AUGRU"]
 

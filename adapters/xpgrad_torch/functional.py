@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xpgrad._operators.words import Peephole, Saved, TimeDirection
 from xpgrad_torch._docs import described_recurrent
-from xpgrad_torch._units import run_recurrent
+from xpgrad_torch._recurrent import run_recurrent
 from xpgrad_torch.activations import *  # noqa: F403
 from xpgrad_torch.activations import __all__ as __all__
 from xpgrad_torch.augru import augru
