@@ -170,3 +170,22 @@ def test_a_class_name_means_one_thing():
                 if isinstance(node, ast.ClassDef):
                     places[node.name.strip("_")].add(str(path))
     assert {name for name, files in places.items() if len(files) > 1} == {"GRU", "LSTM", "SwapReport"}
+
+
+def test_what_architecture_sends_readers_to_is_there():
+    """Each row of two sections' tables names files that are there, and names that occur in these."""
+    page = (ADAPTERS.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    sections = [
+        page.partition(f"\n## {name}\n")[2].partition("\n## ")[0] for name in ("Where to look", "Threads")
+    ]
+    files = {path.as_posix(): path for root in PACKAGES.values() for path in root.rglob("*.py")}
+    rows = 0
+    for row in "\n".join(sections).splitlines():
+        named = re.findall(r"`([\w/]+\.py)`", row) if row.startswith("| ") else []
+        found = {name: [path for file, path in files.items() if file.endswith(f"/{name}")] for name in named}
+        assert all(found.values()), found
+        text = "".join(path.read_text(encoding="utf-8") for paths in found.values() for path in paths)
+        missing = [name for name in re.findall(r"`(\w+)`", row) if not re.search(rf"\b{name}\b", text)]
+        assert not named or not missing, f"{row}: {missing}"
+        rows += bool(named)
+    assert rows > 15

@@ -1,10 +1,12 @@
 """Formulas as machine code: a formula enters, the address of a compiled C function leaves.
 
-`source` turns a formula into the text of a scalar function, `tracing` that into LLVM instructions, and
-`native_loops` the pass over vectors around them. `time_loops` (with `native_rows`) loops over the rows of
-steps, `arrays` (with `native_arrays`) over whole arrays. `scalar_*` are the functions that take the place
-of ``xp``, `native` what compiled code does besides arithmetic, `register_tiles` the innermost loops of
-products. `products` multiplies matrices. `cache` keeps texts and machine code on disk. `machine` is what all
-of this runs on: threads. All but `machine` needs llvmlite; the engines and the rooms `arrays`,
-`programs` and `images` call it.
+`formula_code` writes the text of a C function, and calls the formula itself once: on the numbers of
+`tracing`, whose operators write LLVM instructions. `native_loops` writes the pass over vectors around them.
+`cache` makes functions of the text: from a file, or by `translate` and `machine_code`. `time_loops` (with
+`native_rows`) asks for loops over the rows of steps, `arrays` (with `native_arrays`) for loops over whole
+arrays. `machine` decides how many threads share a loop.
+
+`scalar_*` are the functions that take the place of ``xp``, `native` what compiled code does besides
+arithmetic, `register_tiles` the innermost loops of products. `products` multiplies matrices. The engines,
+`programs` and `images` call all this.
 """

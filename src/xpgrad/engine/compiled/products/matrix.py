@@ -3,6 +3,10 @@
 The columns of C follow one another, of each factor the rows' elements or the columns'. A product has the same
 bits in any number of parts, and whether a factor was packed before or not: each element is the same sum, see
 `native_products`. Needs llvmlite.
+
+Who chooses: `plan`, from the sizes and the threads, the parts and how many columns of B are packed at a time;
+`native_products.multiply`, in each part, whether B is packed at all; `register_tiles.tiles`, from the
+machine, the tallest tile; `tiles_text` lower tiles for the last rows.
 """
 
 from __future__ import annotations
