@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from xpgrad.engine.programs.entry_points import compiled_executor
 
 from page import machine_page, write_between
 from xpgrad import engine as engines
@@ -33,7 +34,6 @@ from xpgrad.engine.compiled.records import (
 from xpgrad.engine.numpy_engine import loop_integers
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import compiled_share
-from xpgrad.engine.programs.entry_points import compiled_executor
 from xpgrad.lstm import _lstm_step, _lstm_step_pullback
 from xpgrad_bench.implementations.pytorch import product_rate
 from xpgrad_bench.timing import in_turns

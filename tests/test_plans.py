@@ -15,8 +15,8 @@ from xpgrad._calls import shared_steps as _shared_steps
 from xpgrad._calls.adapter_calls import run_foreign
 from xpgrad.engine import numpy_engine
 from xpgrad.engine.process import sharing
+from xpgrad.engine.process.memory import LINE
 from xpgrad.engine.process.team import PoolTeam
-from xpgrad.engine.programs import program as programs
 from xpgrad.engine.programs.program import Lanes
 from xpgrad.engine.programs.recorded import Recorded
 from xpgrad.engine.programs.recorder import Recorder
@@ -518,7 +518,7 @@ def test_the_arena_shares_places_but_not_at_one_time(recorder):
     for _ in range(10):
         total = total + first
     program = recorder.program([total + first])
-    size = programs.LINE * -(-24 * 8 // programs.LINE)
+    size = LINE * -(-24 * 8 // LINE)
     assert program.arena_bytes == 3 * size
     (got,) = run_program(program, ARRAYS)
     np.testing.assert_array_equal(got, 24 * ARRAYS["a"])
