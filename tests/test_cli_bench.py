@@ -22,6 +22,7 @@ import xpgrad
 from xpgrad.__main__ import main
 from xpgrad_bench import command as bench
 from xpgrad_bench import (
+    cores,
     floor,
     groups,
     implementations,
@@ -382,6 +383,16 @@ def test_disturbed_works_are_named():
     assert bench.notes({"rows": rows}) == [
         "Other processes had a part of the cores, so no mean counts: b (30%)."
     ]
+
+
+def test_a_group_says_how_far_the_cores_were_apart():
+    rows = [
+        {"work": "a", "path": None, "missing": None, "others": 0.0, "distance": d} for d in (131.4, None, 420)
+    ]
+    assert bench.notes({"rows": rows}) == ["From core to core a word took 131 to 420 ns."]
+    found = cores.distance()
+    several = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
+    assert (found is not None and 5 < found < 1e8) if several else found is None
 
 
 def test_peak_memory_is_what_a_step_adds():

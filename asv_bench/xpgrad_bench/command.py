@@ -278,6 +278,9 @@ def notes(group: dict[str, Any]) -> list[str]:
     ]
     if disturbed:
         said.append(f"Other processes had a part of the cores, so no mean counts: {'; '.join(disturbed)}.")
+    distances = [row["distance"] for row in group["rows"] if row.get("distance")]
+    if distances:
+        said.append(f"From core to core a word took {min(distances):.0f} to {max(distances):.0f} ns.")
     return said
 
 

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from .cores import distance
 from .floor import floor
 from .groups import GROUPS, Group
 from .load import DISTURBED, quietest
@@ -84,7 +85,8 @@ def measure(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[s
 
     ``ours`` and ``peer`` have ``median``, ``low``, ``high`` (quartiles) and ``calls``, in seconds, for memory
     in bytes. ``ratio`` is peer over ours, ``path`` the functions that the peer really calls, ``missing`` the
-    reason for no peer, ``others`` the share of the cores' time that other processes took.
+    reason for no peer, ``others`` the share of the cores' time that other processes took, ``distance`` the
+    nanoseconds between two cores.
     """
     by = _memory if group.what == "memory" else _times
     row = {"work": work.label, **by(group, work, workers, effort)}
@@ -111,7 +113,10 @@ def _times(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[st
         effort.patience,
     )
     sides = [times._asdict() for times in found] + [None]
-    return {"ours": sides[0], "peer": sides[1], "path": path, "missing": missing, "others": others}
+    return {
+        "ours": sides[0], "peer": sides[1], "path": path, "missing": missing, "others": others,
+        "distance": distance(),
+    }  # fmt: skip
 
 
 def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> 
     missing = None if workers.get(group.peer) else workers.missing[group.peer]
     ours = peak(ours_of(group, workers).name)
     theirs = None if missing else peak(group.peer)
-    return {"ours": ours, "peer": theirs, "path": None, "missing": missing, "others": None}
+    return {"ours": ours, "peer": theirs, "path": None, "missing": missing, "others": None, "distance": None}
 
 
 def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
