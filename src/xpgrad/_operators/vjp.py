@@ -114,10 +114,10 @@ def _as_they_are(lengths: Any) -> Any:
     return copy.copy(lengths)
 
 
-# --- for type checkers: a kernel's result, or its parameters, identify it
-# ------------------------------------
+# --- for type checkers: a kernel's result, or its parameters, identify it -----------------------------------
 
 _Wrt: TypeAlias = Wanted[MaybeNone] | None
+"""The type of `wrt`."""
 
 
 class _E(Protocol):
