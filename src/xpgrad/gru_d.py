@@ -23,6 +23,7 @@ from xpgrad._operators.arguments import (
     check_shape,
     check_wrt,
 )
+from xpgrad._operators.operator_docs import described
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad._operators.words import TimeDirection
 from xpgrad._recurrent.checked_call import DIRECTIONS
@@ -217,6 +218,7 @@ class GRUDCall:
         return self.xp.concat([filled[:, 0, ...], self.arrays["mask"]], axis=-1)
 
 
+@described("an invalid shape, length or attribute")
 def gru_d(
     X: Array[A],
     mask: Array[A],
@@ -265,22 +267,13 @@ def gru_d(
         Biases.
     mean : array, shape (D, I), optional
         Each variable's mean, zero by default. It is also the value before the first observation.
-    sequence_lens, initial_h
-        As in `gru`.
-    direction, layout, reset
-        As in `gru`. A reverse direction fills gaps from the next observation; a reset forgets the last value.
+    initial_h : array, shape (D, N, H), optional
+        State before the first step; zeros by default.
 
     Returns
     -------
     GRUDForward
         ``(H_all, H_t, filled, last, saved_x, saved)``.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length or attribute.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -289,7 +282,8 @@ def gru_d(
     Notes
     -----
     Che and others, "Recurrent neural networks for multivariate time series with missing values" (2018). Its
-    update gate z multiplies the candidate.
+    update gate z multiplies the candidate. A reverse direction fills gaps from the next observation; a reset
+    forgets the last value.
 
     Examples
     --------
@@ -319,6 +313,7 @@ def gru_d(
     return GRUDForward(*map(call.turned, joined))
 
 
+@described("an invalid shape, length, attribute or name")
 def gru_d_grad(
     X: Array[A],
     mask: Array[A],
@@ -379,13 +374,6 @@ def gru_d_grad(
     -------
     GRUDGrads
         ``(dX, ddelta, dW, dR, ddecay_x, ddecay_h, dB, dmean, dH0)``, None for those not asked for.
-
-    Raises
-    ------
-    ValueError
-        For an invalid shape, length, attribute or name.
-    TypeError
-        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------

@@ -22,13 +22,24 @@ from xpgrad._operators.arguments import (
     check_shape,
     explained,
 )
+from xpgrad._operators.operator_docs import described
 from xpgrad._operators.types import A, Array
 from xpgrad._operators.words import Reduction
 from xpgrad.engine import Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")
+_described = described(
+    "shapes that do not fit, a label that is no class, or an attribute out of its rule",
+    """
+dY : array
+    Cotangent of the loss, of its shape.
+out : array, optional
+    Array for the result, of its shape and dtype.
+""",
+)
 
 
+@_described
 def softmax_cross_entropy(
     X: Array[A],
     labels: Array[object],
@@ -65,21 +76,12 @@ def softmax_cross_entropy(
         with probabilities it is over all samples.
     label_smoothing : float
         The s above, 0 to 1.
-    out : array, optional
-        Array for the result, of its shape and dtype.
 
     Returns
     -------
     array, shape () or, for "none", X's without the classes
         The loss; NaN for a sample with a logit of inf or NaN, or with only logits of -inf. A class with
         target 0 adds nothing, even if its logit is -inf.
-
-    Raises
-    ------
-    ValueError
-        For shapes that do not fit, a label that is no class, or an attribute out of its rule.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -105,6 +107,7 @@ def softmax_cross_entropy(
     return call.loss(out)
 
 
+@_described
 def softmax_cross_entropy_grad(
     dY: Array[A],
     X: Array[A],
@@ -126,8 +129,6 @@ def softmax_cross_entropy_grad(
 
     Parameters
     ----------
-    dY : array
-        Cotangent of the loss, of its shape.
     X, labels, weights, ignore_index, reduction, label_smoothing
         As in `softmax_cross_entropy`.
     out : array, optional
@@ -137,13 +138,6 @@ def softmax_cross_entropy_grad(
     -------
     array, shape (N, C, ...) or (C,)
         dX, the cotangent of the logits, of X's shape and dtype. No other array of that size is allocated.
-
-    Raises
-    ------
-    ValueError
-        For shapes that do not fit, a label that is no class, or an attribute out of its rule.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -309,6 +303,7 @@ class _CrossEntropy:
 # --- binary -----------------------------------------------------------------------------------------
 
 
+@_described
 def binary_cross_entropy_with_logits(
     X: Array[A],
     targets: Array[A],
@@ -336,20 +331,11 @@ def binary_cross_entropy_with_logits(
         The p above, of a shape that broadcasts to X's; (C,) gives one per class of an (N, C) input.
     reduction : {"mean", "sum", "none"}
         How the elements' losses are combined.
-    out : array, optional
-        Array for the result, of its shape and dtype.
 
     Returns
     -------
     array, shape () or, for "none", (...)
         The loss.
-
-    Raises
-    ------
-    ValueError
-        For shapes that do not fit, or an unknown reduction.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -385,6 +371,7 @@ def binary_cross_entropy_with_logits(
     return computation.put(operator, loss, out)
 
 
+@_described
 def binary_cross_entropy_with_logits_grad(
     dY: Array[A],
     X: Array[A],
@@ -405,8 +392,6 @@ def binary_cross_entropy_with_logits_grad(
 
     Parameters
     ----------
-    dY : array
-        Cotangent of the loss, of its shape.
     X, targets, weight, pos_weight, reduction
         As in `binary_cross_entropy_with_logits`.
     out : array, optional
@@ -416,13 +401,6 @@ def binary_cross_entropy_with_logits_grad(
     -------
     array, shape (...)
         dX, the cotangent of the logits, of X's shape and dtype.
-
-    Raises
-    ------
-    ValueError
-        For shapes that do not fit, or an unknown reduction.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------

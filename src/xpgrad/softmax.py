@@ -18,10 +18,31 @@ from xpgrad._operators.arguments import (
     check_shape,
     explained,
 )
+from xpgrad._operators.operator_docs import described
 from xpgrad._operators.types import A, Array
 from xpgrad.engine import RowFormula
 
+_described = described(
+    "shapes that differ, an axis that the array does not have, or an `out` of another shape or read-only",
+    """
+X : array, shape (...)
+    Logits, with at least one axis, unless `flatten`. float32 or float64; float16 and bfloat16 if the
+    namespace has them, computed in float32.
+dY : array, shape (...)
+    Cotangent of the output.
+axis : int
+    The axis along which the shares add up to 1.
+flatten : bool
+    The meaning before opset 13: all axes from `axis` on count as one, so the array is flattened to two
+    dimensions at `axis`, and the shares of a row add up to 1. `axis` may then also be the array's rank: rows
+    of one element.
+out : array, optional
+    Array for the result, of its shape and dtype; it may be one of the inputs.
+""",
+)
 
+
+@_described
 def softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None) -> A:
     r"""Shares of a whole: exponentials along an axis, divided by their sum.
 
@@ -29,30 +50,10 @@ def softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A]
 
         y_j = e^{x_j - m} / \sum_k e^{x_k - m}, \qquad m = \max_k x_k
 
-    Parameters
-    ----------
-    X : array, shape (...)
-        Logits. float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32.
-        At least one axis, unless `flatten`.
-    axis : int
-        The axis along which the shares add up to 1.
-    flatten : bool
-        The meaning before opset 13: all axes from `axis` on count as one, so X is flattened to two dimensions
-        at `axis` and the shares of a row add up to 1. `axis` may then also be X's rank: rows of one element.
-    out : array, optional
-        Array for the result, of its shape and dtype; it may be one of the inputs.
-
     Returns
     -------
     array, shape (...)
         Y, of X's shape and dtype. A row of only -inf gives 0, a row with inf or NaN gives NaN.
-
-    Raises
-    ------
-    ValueError
-        For an axis that X does not have, or an `out` of another shape or read-only.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -74,6 +75,7 @@ def softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A]
     return _along("softmax", formulas.SOFTMAX, ("X",), (X,), axis, flatten, out)
 
 
+@_described
 def softmax_grad(
     dY: Array[A], Y: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None
 ) -> A:
@@ -85,26 +87,13 @@ def softmax_grad(
 
     Parameters
     ----------
-    dY : array, shape (...)
-        Cotangent of the output.
     Y : array, shape (...)
         The output of `softmax`.
-    axis, flatten
-        As in `softmax`.
-    out : array, optional
-        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
     array, shape (...)
         dX, the cotangent of the input, of Y's shape and dtype.
-
-    Raises
-    ------
-    ValueError
-        For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -120,6 +109,7 @@ def softmax_grad(
     return _along("softmax_grad", formulas.SOFTMAX_GRAD, ("dY", "Y"), (dY, Y), axis, flatten, out)
 
 
+@_described
 def log_softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None) -> A:
     r"""Logarithm of `softmax`.
 
@@ -127,29 +117,10 @@ def log_softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Arra
 
         y_j = (x_j - m) - \log \sum_k e^{x_k - m}, \qquad m = \max_k x_k
 
-    Parameters
-    ----------
-    X : array, shape (...)
-        Logits. float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32.
-        At least one axis, unless `flatten`.
-    axis : int
-        The axis along which the shares add up to 1.
-    flatten : bool
-        All axes from `axis` on count as one: see `softmax`.
-    out : array, optional
-        Array for the result, of its shape and dtype; it may be one of the inputs.
-
     Returns
     -------
     array, shape (...)
         Y, of X's shape and dtype. A row of only -inf gives -inf, a row with inf or NaN gives NaN.
-
-    Raises
-    ------
-    ValueError
-        For an axis that X does not have, or an `out` of another shape or read-only.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -169,6 +140,7 @@ def log_softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Arra
     return _along("log_softmax", formulas.LOG_SOFTMAX, ("X",), (X,), axis, flatten, out)
 
 
+@_described
 def log_softmax_grad(
     dY: Array[A], Y: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None
 ) -> A:
@@ -180,26 +152,13 @@ def log_softmax_grad(
 
     Parameters
     ----------
-    dY : array, shape (...)
-        Cotangent of the output.
     Y : array, shape (...)
         The output of `log_softmax`.
-    axis, flatten
-        As in `log_softmax`.
-    out : array, optional
-        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
     array, shape (...)
         dX, the cotangent of the input, of Y's shape and dtype. A row of only -inf gives 0.
-
-    Raises
-    ------
-    ValueError
-        For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
-    TypeError
-        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------

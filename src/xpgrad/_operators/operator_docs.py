@@ -1,7 +1,8 @@
-"""Docstrings of the core's recurrent functions and of their results.
+"""Docstrings of the core's functions and of their results: a file's own text, completed by shared text.
 
-An operator's file writes what only this operator has: its equations, some arguments, notes, examples. What
-follows from the declaration and the signature is added here; a description in the file takes precedence.
+An operator's file writes what only this operator has: its equations, some arguments, notes, examples. The
+other descriptions follow from the declaration and the signature, or from a text that several functions share.
+A description in the file takes precedence.
 """
 
 from __future__ import annotations
@@ -9,54 +10,50 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xpgrad._operators.axes import gradient_name
 
 if TYPE_CHECKING:
     from xpgrad._operators.units import Unit
 
-__all__ = ["document", "indented", "shape_text"]
+__all__ = ["described", "document", "indented", "shape_text"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _RAISES = """ValueError
-    For an invalid shape{}.
+    For {}.
 TypeError
     For arguments that are not arrays, or arrays that do not share namespace, dtype and device."""
-_TEXTS = {
-    "X": "Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, "
-    "with states and sums in float32. All arrays share namespace, dtype and device.",
-    "sequence_lens": "The length of each sequence, 0 to T; an array may be of any namespace. Past its end "
-    "the outputs are 0, and the input has no effect, not even NaN. A reverse direction starts at each "
-    "sequence's own end.",
-    "direction": "The direction of time.",
-    "activation_alpha, activation_beta": "Parameters of the activations that take them, in order; missing "
-    "ones have ONNX's defaults.",
-    "clip": "Bounds every pre-activation to -clip .. clip.",
-    "layout": "1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).",
-    "reset": "Where a new piece begins: the state starts at zero before these steps, in both directions. The "
-    "initial state belongs to the piece with which the direction starts, the final state to the piece with "
-    "which it ends. In layout 1 it is (N, T).",
-    "per_sample": "True gives the gradients of parameters for each {one} separately, with a batch axis in "
-    'front. ``"norm"`` gives only their Euclidean norms, {norms}; its memory does not grow with N times the '
-    "parameters.",
-    "sample_weight": "A factor for each {one}'s gradients of the parameters, applied before these are "
-    "summed, returned separately or normed. It has no effect on the other gradients.",
-    "wrt": "Arguments whose gradients to compute, among {graded}; all by default. The work for the others is "
-    "skipped.",
-}
-_KINDS = {
-    "sequence_lens": "sequence of int or integer array, shape (N,), optional",
-    "direction": '{"forward", "reverse", "bidirectional"}',
-    "activation_alpha, activation_beta": "list of float, optional",
-    "clip": "float, optional",
-    "layout": "{0, 1}",
-    "reset": "array of booleans, shape (T, N), optional",
-    "per_sample": 'bool or "norm"',
-    "sample_weight": "array, shape (N,), optional",
-    "wrt": "iterable of str, optional",
-}
-_GRADIENT_ONLY = ("per_sample", "sample_weight", "wrt")
+_SHARED = """
+X : array, shape (T, N, I)
+    Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, with
+    states and sums in float32. All arrays share namespace, dtype and device.
+sequence_lens : sequence of int or integer array, shape (N,), optional
+    The length of each sequence, 0 to T; an array may be of any namespace. Past its end the outputs are 0,
+    and the input has no effect, not even NaN. A reverse direction starts at each sequence's own end.
+direction : {"forward", "reverse", "bidirectional"}
+    The direction of time.
+activation_alpha, activation_beta : list of float, optional
+    Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
+clip : float, optional
+    Bounds every pre-activation to -clip .. clip.
+layout : {0, 1}
+    1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+reset : array of booleans, shape (T, N), optional
+    Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
+    state belongs to the piece with which the direction starts, the final state to the piece with which it
+    ends. In layout 1 it is (N, T).
+per_sample : bool or "norm"
+    True gives the gradients of parameters for each SAMPLE separately, with a batch axis in front. ``"norm"``
+    gives only their Euclidean norms, NORMS; its memory does not grow with N times the parameters.
+sample_weight : array, shape (N,), optional
+    A factor for each SAMPLE's gradients of the parameters, applied before these are summed, returned
+    separately or normed. It has no effect on the other gradients.
+wrt : iterable of str, optional
+    Arguments whose gradients to compute, among GRADED; all by default. The work for the others is skipped.
+"""
 
 
 class _Entry(NamedTuple):
@@ -71,10 +68,56 @@ class _Entry(NamedTuple):
         return f"{head}\n{indented(self.text)}"
 
 
+def _entries(section: str) -> Iterator[_Entry]:
+    """The entries of a section of parameters."""
+    for entry in filter(None, re.split(r"\n(?=\S)", section.strip())):
+        head, _, text = entry.partition("\n")
+        names, _, kind = head.partition(" : ")
+        yield _Entry(tuple(names.split(", ")), kind, " ".join(text.split()))
+
+
+def described(wrong: str, arguments: str = "") -> Callable[[_Function], _Function]:
+    """A decorator that completes docstrings: values that raise ValueError, and shared arguments."""
+
+    def complete(function: _Function) -> _Function:
+        sections = {"Raises": _RAISES.format(wrong)}
+        _complete(function, inspect.signature(function).parameters, _entries(arguments + _SHARED), sections)
+        return function
+
+    return complete
+
+
+def _complete(
+    documented: Any, names: Iterable[str], added: Iterable[_Entry], more: Mapping[str, str]
+) -> None:
+    """Add to a docstring the descriptions of names that it lacks, and sections."""
+    if documented.__doc__ is None:  # as in Python without docstrings
+        return
+    intro, *parts = re.split(r"^(\w[\w ]*)\n-+\n", inspect.cleandoc(documented.__doc__), flags=re.M)
+    sections = {title: body.rstrip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
+    sections["Parameters"] = _joined(sections.get("Parameters", ""), added, list(names))
+    for title, text in more.items():
+        sections[title] = f"{text}\n{sections[title]}" if title in sections else text
+    order = ("Parameters", "Returns", "Raises", "See Also", "Notes", "References", "Examples")
+    titled = [f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in order if title in sections]
+    documented.__doc__ = "\n\n".join([intro.rstrip(), *titled]) + "\n"
+
+
+def _joined(own: str, added: Iterable[_Entry], names: Sequence[str]) -> str:
+    """The file's own descriptions, and the added descriptions of other names, in the order of names."""
+    written = {re.split(r"[,\s]", part)[0]: part for part in re.split(r"\n(?=\S)", own) if part}
+    known = {name for entry in _entries(own) for name in entry.names}
+    for entry in added:
+        lacking = tuple(name for name in entry.names if name in names and name not in known)
+        known.update(lacking)
+        if lacking:
+            written[lacking[0]] = str(entry._replace(names=lacking))
+    return "\n".join(written[name] for name in sorted(written, key=names.index))
+
+
 def document(unit: Unit, function: Callable[..., Any]) -> None:
     """Complete the docstrings of one of the operator's functions and of the named tuple that it returns."""
-    if function.__doc__ is not None:  # as in Python without docstrings
-        _Writer(unit, function).write()
+    _Writer(unit, function).write()
 
 
 class _Writer:
@@ -93,40 +136,42 @@ class _Writer:
             )
 
     def write(self) -> None:
-        intro, sections = _sections(self._function.__doc__)
-        described = self._of_gradient() if self._is_gradient else self._of_forward()
-        sections["Parameters"] = _joined(sections.get("Parameters", ""), described, self._parameters)
         fields = ", ".join(self._result._fields) + ("," if len(self._result._fields) == 1 else "")
+        wrong = "an invalid shape" if self._is_step else "an invalid shape, length"
         if self._is_gradient:
-            about, wrong = ", None for those not asked for.", ", attribute or name"
-            other = f"{self._name} : The forward."
+            about, wrong = ", None for those not asked for.", f"{wrong}, attribute or name"
+            arguments, results, other = self._of_gradient(), self._gradients(), f"{self._name} : The forward."
         else:
             numbers = "" if self._is_step else f": {self._unit.numbers_saved()} numbers per step and sequence"
-            about, wrong = f". `{self._name}_grad` takes {_in_words(self._saved)}{numbers}.", " or attribute"
+            about, wrong = (
+                f". `{self._name}_grad` takes {_in_words(self._saved)}{numbers}.",
+                f"{wrong} or attribute",
+            )
+            arguments, results = self._of_forward(), self._results()
             other = f"{self._name}_grad : The gradient."
-        sections["Returns"] = f"{self._result.__name__}\n{indented(f'``({fields})``{about}')}"
-        sections["Raises"] = _RAISES.format(wrong if self._is_step else f", length{wrong}")
-        also = [other, "vjp : Forward and gradient in one call.", sections.get("See Also", "")]
-        sections["See Also"] = "\n".join(filter(None, also))
-        self._function.__doc__ = _text(intro, sections)
-        intro, sections = _sections(self._result.__doc__)
-        described = self._gradients() if self._is_gradient else self._results()
-        own = sections.get("Parameters", "")
-        self._result.__doc__ = _text(intro, {"Parameters": _joined(own, described, self._result._fields)})
+        sections = {
+            "Returns": f"{self._result.__name__}\n{indented(f'``({fields})``{about}')}",
+            "Raises": _RAISES.format(wrong),
+            "See Also": f"{other}\nvjp : Forward and gradient in one call.",
+        }
+        _complete(self._function, self._parameters, arguments, sections)
+        _complete(self._result, self._result._fields, results, {})
+
+    def _shared(self) -> Iterator[_Entry]:
+        """The descriptions that all operators share."""
+        sample, norms = ("sample", "(N,)") if self._is_step else ("sequence", "(N, D)")
+        graded = ", ".join(f'"{name}"' for name in self._graded)
+        return _entries(_SHARED.replace("SAMPLE", sample).replace("NORMS", norms).replace("GRADED", graded))
 
     def _of_forward(self) -> Iterator[_Entry]:
         """The arguments of a forward."""
         for name in self._parameters:
-            if name in self._axes:
-                text = "" if self._is_step else _TEXTS.get(name, "")
-                yield self._array([name], text or self._about(name))
+            if name in self._axes and (self._is_step or name not in ("X", "sequence_lens")):
+                yield self._array([name], self._about(name))
         if self._is_step:
             options = tuple(name for name in self._parameters if name not in self._axes)
             yield _Entry(options, "", f"As for one direction of `{self._unit.name}`, with its equations.")
-            return
-        for names, text in _TEXTS.items():
-            if names not in self._axes and names not in _GRADIENT_ONLY:
-                yield _Entry(tuple(names.split(", ")), _KINDS[names], text)
+        yield from self._shared()
 
     def _about(self, name: str) -> str:
         """The description of an array from its declaration."""
@@ -144,11 +189,11 @@ class _Writer:
         parameter = None if self._is_gradient else self._parameters.get(names[0])
         if parameter is not None and parameter.default is None:
             kind += ", optional"
-        return _Entry(tuple(names), _KINDS.get(names[0], kind), text)
+        return _Entry(tuple(names), kind, text)
 
     def _of_gradient(self) -> Iterator[_Entry]:
         """The arguments of a gradient."""
-        theirs, one = f"The arguments of `{self._name}`.", "sample" if self._is_step else "sequence"
+        theirs = f"The arguments of `{self._name}`."
         shared = inspect.signature(self._unit.functions[self._name]).parameters
         yield _Entry(tuple(name for name in shared if name in self._axes), "", theirs)
         yield _Entry(tuple(name for name in shared if name not in self._axes), "", theirs)
@@ -158,9 +203,7 @@ class _Writer:
             end = " Ignored past a sequence's end." if output.endswith("_all") else ""
             kind = f"array, shape {shape_text(self._axes[output])}, optional"
             yield _Entry((name,), kind, f"Cotangent of {output}; zero by default.{end}")
-        norms, graded = "(N,)" if self._is_step else "(N, D)", ", ".join(f'"{x}"' for x in self._graded)
-        for name in _GRADIENT_ONLY:
-            yield _Entry((name,), _KINDS[name], _TEXTS[name].format(one=one, norms=norms, graded=graded))
+        yield from self._shared()
 
     def _results(self) -> Iterator[_Entry]:
         """The results of a forward, except arrays that only the gradient needs."""
@@ -185,34 +228,8 @@ class _Writer:
             (parameters, f"Of the parameters. With ``per_sample=True`` they have a batch axis in {norms}"),
             *(([name], f"Of the {name}{past}") for name in inputs),
         ):
-            yield self._array(names, text)._replace(names=tuple(map(gradient_name, names)))
-
-
-def _sections(text: str) -> tuple[str, dict[str, str]]:
-    """The beginning of a docstring, and its sections by title."""
-    intro, *parts = re.split(r"^(\w[\w ]*)\n-+\n", inspect.cleandoc(text), flags=re.M)
-    return intro.rstrip(), {title: body.rstrip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
-
-
-def _text(intro: str, sections: dict[str, str]) -> str:
-    """A docstring of these sections, in numpydoc's order."""
-    order = ("Parameters", "Returns", "Raises", "See Also", "Notes", "References", "Examples")
-    titled = [f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in order if title in sections]
-    return "\n\n".join([intro, *titled]) + "\n"
-
-
-def _joined(own: str, added: Iterable[_Entry], names: Iterable[str]) -> str:
-    """The file's own descriptions, and the added descriptions of other names, in the order of names."""
-    place = {name: number for number, name in enumerate(names)}
-    entries = [entry for entry in re.split(r"\n(?=\S)", own) if entry]
-    heads = [re.split(" : |\n", entry)[0].split(", ") for entry in entries]
-    written = {head[0]: entry for head, entry in zip(heads, entries, strict=True)}
-    known = {name for head in heads for name in head}
-    for entry in added:
-        lacking = tuple(name for name in entry.names if name in place and name not in known)
-        if lacking:
-            written[lacking[0]] = str(entry._replace(names=lacking))
-    return "\n".join(written[name] for name in sorted(written, key=place.__getitem__))
+            if names:
+                yield self._array(names, text)._replace(names=tuple(map(gradient_name, names)))
 
 
 def shape_text(axes: str) -> str:
