@@ -29,7 +29,7 @@ from xpgrad.engine import Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")
 _described = described(
-    "shapes that do not fit, a label that is no class, or an attribute out of its rule",
+    "shapes that do not fit, or an invalid label or option",
     """
 dY : array
     Cotangent of the loss, of its shape.
