@@ -132,9 +132,10 @@ class LayerNormGRUGrads(NamedTuple, Generic[AnyArray]):
 # --- the steps ---------------------------------------------------------------------------------------
 
 
-def _scaled(vector: Any, side: str, names: str, products: Sequence[Any]) -> list[Any]:
-    """Each block times its scale."""
-    return [getattr(vector, f"{side}{name}") * z for name, z in zip(names, products, strict=True)]
+def _products(xp: Any, weight: Any, operand: Any, v: Any, side: str, names: str, epsilon: float) -> list[Any]:
+    """A weight's products with a value, normalized together, times the scales of their side."""
+    normal = layer_norm(xp, [getattr(weight, name)(operand) for name in names], epsilon)
+    return [getattr(v, f"{side}{name}") * z for name, z in zip(names, normal, strict=True)]
 
 
 _LSTM_GATES, _GRU_GATES = "iofc", "zrn"
@@ -152,8 +153,8 @@ def _lstm_cell(activations: tuple[BoundActivation, ...], clip: float | None, eps
     output = activation_step("gate", activations[2], None)
 
     def layer_norm_lstm(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any, v: Any) -> tuple[Any, Any]:
-        inputs = _scaled(v, "x", names, layer_norm(xp, [getattr(W, name)(x) for name in names], epsilon))
-        recurrent = _scaled(v, "h", names, layer_norm(xp, [getattr(R, name)(h) for name in names], epsilon))
+        inputs = _products(xp, W, x, v, "x", names, epsilon)
+        recurrent = _products(xp, R, h, v, "h", names, epsilon)
         shifts = [getattr(v, f"s{name}") for name in names]
         zi, zo, zf, zc = (a + p + s for a, p, s in zip(inputs, recurrent, shifts, strict=True))
         c = f(xp, zf) * c + f(xp, zi) * g(xp, zc)
@@ -169,8 +170,8 @@ def _gru_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsi
     f, g = (activation_step("gate", activation, clip) for activation in activations)
 
     def layer_norm_gru(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any) -> Any:
-        inputs = _scaled(v, "x", names, layer_norm(xp, [getattr(W, name)(x) for name in names], epsilon))
-        recurrent = _scaled(v, "h", names, layer_norm(xp, [getattr(R, name)(h) for name in names], epsilon))
+        inputs = _products(xp, W, x, v, "x", names, epsilon)
+        recurrent = _products(xp, R, h, v, "h", names, epsilon)
         z = f(xp, inputs[0] + recurrent[0] + v.sz)
         r = f(xp, inputs[1] + recurrent[1] + v.sr)
         n = g(xp, inputs[2] + v.sn + r * (recurrent[2] + v.sm))

@@ -234,9 +234,11 @@ def planned(
 
 def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options with those that are numbers as floats: a tensor that has changed is another form."""
-    for name in ("clip", "epsilon"):
-        if name in options and (name != "clip" or options[name] is not None):
-            options[name] = check_number(operator, name, options[name])
+    clip = options.get("clip")
+    if clip is not None:
+        options["clip"] = check_number(operator, "clip", clip)
+    if "epsilon" in options:
+        options["epsilon"] = check_number(operator, "epsilon", options["epsilon"])
     for name in ("activation_alpha", "activation_beta"):
         if isinstance(options.get(name), list | tuple):
             options[name] = [check_number(operator, name, value) for value in options[name]]
