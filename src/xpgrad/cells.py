@@ -239,7 +239,6 @@ class Cell:
         return planned_call(self._forward, bound(self.__name__, self.__signature__, args, kwargs))
 
     def _compute_forward(self, asked: Asked, **attributes: Any) -> Any:
-        """Check and compute, or record."""
         return self._arrays.result(**self.run_forward(asked, _SAME, **attributes))
 
     def run_forward(self, asked: Asked, names: Mapping[str, str], **attributes: Any) -> dict[str, Any]:
@@ -255,7 +254,6 @@ class Cell:
         )
 
     def _compute_backward(self, asked: Asked, **attributes: Any) -> Any:
-        """Check and compute, or record."""
         return self._arrays.gradients(*self.run_backward(asked, _SAME, **attributes).values())
 
     def run_backward(

@@ -195,7 +195,6 @@ class _LayerNormOperator(UnitOperator):
         self.vectors = ("B", *unit.parameters)
 
     def _compute_forward(self, asked: Asked, *, epsilon: float, **attributes: Any) -> Any:
-        """Check and compute, or record."""
         call = _LayerNormCall(asked, self, epsilon, **attributes)
         return self._result(**forward_results(call, lambda _, d: call.cells[d.number].plans[0]))
 
@@ -203,7 +202,6 @@ class _LayerNormOperator(UnitOperator):
         self, asked: Asked, *, wanted: frozenset[str], per_sample: bool | str, epsilon: float,
         **attributes: Any,
     ) -> Any:  # fmt: skip
-        """Check and compute, or record."""
         unit = self.unit
         over_time = [unit.cotangents[name] for name in unit.over_time]
         call = _LayerNormCall(

@@ -38,14 +38,12 @@ class CellOperator(UnitOperator):
         return self._cell(bias is not None, **own), asked._replace(arrays=arrays)
 
     def _compute_forward(self, asked: Asked, *, cell_names: Mapping[str, str] = _OWN, **options: Any) -> Any:
-        """Check and compute, or record."""
         cell, asked = self._chosen(asked, options)
         return self._result(**cell.run_forward(asked, {**_NAMES, **cell_names}, **options))
 
     def _compute_backward(
         self, asked: Asked, *, wanted: frozenset[str], cell_names: Mapping[str, str] = _OWN, **options: Any
     ) -> Any:
-        """Check and compute, or record."""
         cell, asked = self._chosen(asked, options)
         own = {name: "v" if name == "B" else name for name in self.unit.graded}
         inner = frozenset(own[name] for name in wanted)

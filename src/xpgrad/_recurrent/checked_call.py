@@ -70,18 +70,10 @@ class CheckedCall:
     cell_names : mapping of str to str, optional
         For a single step: maps the sequence's array names to the step's.
 
-    Attributes
-    ----------
-    xp, engine
-        The namespace and the engine of the computation.
-    T, N, I, H, D : int
-        Sizes.
-    state_width : int
-        The hidden state's width: H, or the number of S's rows.
-    order : tuple of int
-        The block of each gate.
-    swapped : frozenset of str
-        The weights whose last two axes the caller has swapped.
+    Notes
+    -----
+    `state_width` is the hidden state's width: H, or the number of S's rows. `order` has the block of each
+    gate, `swapped` the weights whose last two axes the caller has swapped.
     """
 
     heads = 1

@@ -48,18 +48,10 @@ class UnitOperator(ABC):
 class LoopOperator(UnitOperator):
     """An operator with hand-written plans; see also UnitOperator.
 
-    Parameters
-    ----------
-    forward : callable
-        ``forward(call, direction, **options)``: the plan of one direction.
-    backward : callable
-        ``backward(call, direction, wanted, **options)``: the plan of its gradient.
-    defaults : sequence of str
-        One direction's activations.
-    options, gradient_options : mapping of str to tuple, optional
-        The values of the operator's own attributes, and of the gradient's additional attributes.
-    kept_result : type, optional
-        The named tuple of results with the products that the unit can keep.
+    ``forward(call, direction, **options)`` returns the plan of one direction, and ``backward(call, direction,
+    wanted, **options)`` the plan of its gradient. `defaults` are one direction's activations. `options` and
+    `gradient_options` have the values of the operator's own attributes, and of the gradient's additional
+    attributes. `kept_result` is the named tuple of results with the products that the unit can keep.
     """
 
     def __init__(
@@ -82,7 +74,6 @@ class LoopOperator(UnitOperator):
         self._kept_result = kept_result
 
     def _compute_forward(self, asked: Asked, *, keep_products: bool = False, **attributes: Any) -> Any:
-        """Check and compute, or record."""
         own = _taken(asked, attributes, self._options) | ({"keep_products": True} if keep_products else {})
         call = self._call(asked, attributes)
         found = forward_results(call, lambda call, d: self._forward_plan(call, d, **own))
@@ -91,7 +82,6 @@ class LoopOperator(UnitOperator):
     def _compute_backward(
         self, asked: Asked, *, wanted: frozenset[str], per_sample: bool | str, **attributes: Any
     ) -> Any:
-        """Check and compute, or record."""
         unit, own = self.unit, _taken(asked, attributes, self._gradient_options)
         products = {"products": 1} if unit.keeps_products and "products" in asked.arrays else {}
         call = self._call(asked, attributes, saved=unit.saved | products, cotangents=unit.end_cotangents)

@@ -155,23 +155,8 @@ class RowOrder(ABC):
 class Timeline(RowOrder):
     """The order of rows for lengths that are known.
 
-    Parameters
-    ----------
-    xp : namespace
-        Of the arrays that are packed.
-    steps, batch : int
-        T and N.
-    lengths : list of int, NumPy array or None
-        Of each sequence, with resets an array (N, 1 + T); None if all have length T.
-    reverse : bool
-        Whether time runs backwards.
-    like : array
-        An array on the device in use.
-
-    Attributes
-    ----------
-    pieces : int
-        The number of sequences, or of their pieces.
+    `lengths` are a list, with resets an array (N, 1 + T), or None if all are T. `like` is an array on the
+    device in use. `pieces` is the number of sequences, or of their pieces.
     """
 
     def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
@@ -378,18 +363,8 @@ class RecordedTimeline(RowOrder):
     """The order of rows for one direction in a program whose calls have their own lengths, or their own T.
 
     Sizes that depend on these are quantities of the program. With resets the sequences stay whole, and time
-    loops read zeros where a reset cuts (`Resets`).
-
-    Parameters
-    ----------
-    recorder : Recorder
-        The recorder of the program.
-    steps, batch : int
-        The largest T, and N.
-    lengths : Recorded or None
-        The sequences' lengths, 64-bit integers; (N, 1 + T) with resets. None if all are each call's T.
-    reverse : bool
-        Whether time runs backwards.
+    loops read zeros where a reset cuts (`Resets`). `steps` is the largest T. `lengths` are 64-bit integers,
+    (N, 1 + T) with resets, or None if all are each call's T.
     """
 
     def __init__(
@@ -476,20 +451,8 @@ class MaskedTimeline(RowOrder):
 
     Padding has rows too, after each sequence's own rows: they hold 0, and steps change neither them nor the
     states. A length below 0 counts as 0, a length above T as T. With resets the sequences stay whole, and the
-    steps that begin a piece read zeros as the previous state (`MaskedSteps`).
-
-    Parameters
-    ----------
-    xp : namespace
-        Of the arrays.
-    steps, batch : int
-        T and N.
-    lengths : array
-        The sequences' lengths; (N, 1 + T) with resets.
-    reverse : bool
-        Whether time runs backwards.
-    like : array
-        An array of the dtype in use.
+    steps that begin a piece read zeros as the previous state (`MaskedSteps`). `lengths` are an array,
+    (N, 1 + T) with resets; `like` is an array of the dtype in use.
     """
 
     def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
@@ -566,11 +529,6 @@ class UncountedTimeline(MaskedTimeline):
 
     Without lengths the rows are in the order of time in both directions, as in a dense Timeline. With
     lengths, an array, padding has rows too.
-
-    Parameters
-    ----------
-    xp, steps, batch, lengths, reverse, like
-        As for a MaskedTimeline. `steps` and `batch` may be symbols, `lengths` None.
     """
 
     def __init__(self, xp: Any, steps: Any, batch: Any, lengths: Any, reverse: bool, like: Any) -> None:
@@ -623,14 +581,8 @@ class UncountedSteps(NamedTuple):
 class MaskedSteps:
     """Steps over all rows, which change only some rows.
 
-    Parameters
-    ----------
-    table : integer array, shape (S, 4)
-        The steps, Spans of the engines.
-    valid : boolean array, shape (S, N, 1)
-        The rows that change.
-    fresh : boolean array, shape (S, N, 1), or None
-        The rows that read zeros as the previous state, and pass no cotangent to it.
+    `table` has a Span of the engines for each step. `valid` (S, N, 1) marks the rows that change, `fresh`, if
+    not None, the rows that read zeros as the previous state, and pass no cotangent to it.
     """
 
     def __init__(self, table: np.ndarray, valid: Any, fresh: Any) -> None:
