@@ -25,16 +25,8 @@ Dimension = int | Size
 class Scope:
     """Nodes of a graph, or of a loop's body.
 
-    Parameters
-    ----------
-    opset : int
-        The version of ONNX's operators.
-    fresh : callable
-        Returns an unused name for a hint.
-    put_constant : callable
-        Adds an initializer to the outermost graph.
-    parent : Scope, optional
-        The scope around this one, whose tensors can be used here.
+    `opset` is the version of ONNX's operators. `fresh` returns an unused name for a hint, and `put_constant`
+    adds an initializer to the outermost graph. Nodes can read the tensors of the scope around this, `parent`.
     """
 
     def __init__(
@@ -170,20 +162,10 @@ def _reflected(op_type: str) -> Callable[..., Any]:
 
 
 class GraphArray:
-    """A tensor of a graph, with the interface of the array API standard.
+    """A tensor of a graph, made in a scope, with the interface of the array API standard.
 
-    Parameters
-    ----------
-    scope : Scope
-        Where it is made.
-    dtype : numpy.dtype
-        Its dtype.
-    shape : tuple of int or Size
-        Its shape.
-    name : str, optional
-        The tensor's name. An array of one number gets its name only when a node needs its elements.
-    fill : number, optional
-        The value of all elements.
+    `fill` is the value of all elements, if they are equal: then the tensor gets its name only when a node
+    needs its elements.
     """
 
     __slots__ = ("_name", "dtype", "fill", "scope", "shape")

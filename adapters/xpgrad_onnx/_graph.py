@@ -40,13 +40,7 @@ def _learn(value: onnx.ValueInfoProto, types: dict[str, int], shapes: dict[str, 
 
 
 class Graph:
-    """A model's graph that grows.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The model, without functions of its own. It is changed.
-    """
+    """A model's graph that grows. The model, without functions of its own, is changed."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model

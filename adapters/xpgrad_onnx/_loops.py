@@ -123,14 +123,7 @@ def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:
 class GraphLoop:
     """A loop under construction: the carried rows of its steps, their input slices and their results.
 
-    Parameters
-    ----------
-    engine : StandardEngine
-        Evaluates a step.
-    accesses : sequence of _GraphAccess
-        How a step touches each buffer.
-    steps : UncountedSteps
-        The steps.
+    `engine` evaluates a step, and `accesses` tell how a step touches each buffer.
     """
 
     def __init__(self, engine: StandardEngine, accesses: Sequence[_GraphAccess], steps: Any) -> None:

@@ -34,13 +34,7 @@ Terms = Mapping[tuple[Atom, ...], int]
 
 
 class Size:
-    """An integer polynomial of symbols that is not a number.
-
-    Parameters
-    ----------
-    terms : mapping of tuple of atom to int
-        The coefficient of each product of symbols or quotients.
-    """
+    """An integer polynomial that is not a number: coefficients of products of symbols or quotients."""
 
     __slots__ = ("_hash", "terms")
 

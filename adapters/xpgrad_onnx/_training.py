@@ -112,14 +112,8 @@ def training_model(
 class _OptimizerStep:
     """The optimizer's part of a training step.
 
-    Parameters
-    ----------
-    training : onnx.ModelProto
-        The graph of the gradients; it becomes the graph of the step.
-    loss : str
-        The loss that was asked for.
-    outputs : list of str
-        The original model's outputs.
+    `training` is the graph of the gradients, which becomes the graph of the step; `outputs` are the original
+    model's.
     """
 
     def __init__(self, training: onnx.ModelProto, loss: str, outputs: list[str]) -> None:

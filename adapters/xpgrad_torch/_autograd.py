@@ -117,18 +117,9 @@ class _XpgradKernel(torch.autograd.Function):
 class CallTemplate:
     """The common data of calls of a planned kernel that differ only in their tensors.
 
-    Parameters
-    ----------
-    kernel : TorchKernel
-        The kernel.
-    layout : Layout
-        The layout of its operands; some may be `Stacked`.
-    attributes, grad_only, again
-        See `apply`.
-    count : int
-        The number of outputs that the caller reads, the first outputs with a cotangent.
-    head : tuple, optional
-        The head of such calls' keys; by default it follows from the other arguments.
+    `layout` is the operands' layout, some may be `Stacked`. `count` is the number of first outputs that the
+    caller reads. `head` is the head of such calls' keys; by default it follows from the rest. For the other
+    arguments see `apply`.
     """
 
     def __init__(
@@ -495,20 +486,11 @@ def apply(
     head: Head = None,
     **grad_only: Any,
 ) -> tuple[Tensor, ...]:
-    """Return the kernel's outputs that have a cotangent.
+    """Return the kernel's outputs that have a cotangent, or only the first `wanted_outputs` of them.
 
-    Parameters
-    ----------
-    kernel, operands, attributes
-        The kernel and its arguments.
-    again : bool
-        Save no outputs: the gradient runs the kernel again, which takes less memory and more time.
-    wanted_outputs : int, optional
-        The number of first outputs that the caller reads; by default all with a cotangent.
-    head : tuple, optional
-        The head of the key under which the caller looks up calls of a planned kernel.
-    **grad_only
-        The gradient's own attributes.
+    With `again` no outputs are saved: the gradient runs the kernel again, which takes less memory and more
+    time. `head` is the head of the key under which the caller looks up calls of a planned kernel. `grad_only`
+    are attributes of only the gradient.
     """
     followed = is_followed()
     if followed and Stacked in map(type, operands):

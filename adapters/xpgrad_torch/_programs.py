@@ -41,24 +41,14 @@ def head_of(who: Any, values: tuple[Any, ...]) -> Head:
 
 
 class KnownCall(NamedTuple):
-    """An earlier call.
-
-    Parameters
-    ----------
-    function : PlannedFunction
-        The called function.
-    template : object
-        The caller's data for such calls.
-    program
-        The program.
-    order : list of int
-        The places of the program's arrays among the call's.
-    """
+    """An earlier call: its function and its program."""
 
     function: "PlannedFunction"
     template: Any
+    """The caller's data for such calls."""
     program: Program
     order: list[int]
+    """The places of the program's arrays among the call's."""
 
 
 class KnownCalls(Remembered[KnownCall]):
@@ -113,14 +103,8 @@ def find(head: Head, arrays: Sequence[Tensor], lengths: LengthsMemory | None = F
 class PlannedFunction:
     """A planned kernel or its gradient.
 
-    Parameters
-    ----------
-    find : callable
-        Returns the current function.
-    names : sequence of str
-        The names of its arrays.
-    gradients : sequence of str or None
-        For each result the array whose gradient it is; None for other results.
+    `find` returns the current function, `names` are its arrays' names, and `gradients` names for each result
+    the array whose gradient it is, None for other results.
     """
 
     def __init__(

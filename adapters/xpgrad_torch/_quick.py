@@ -72,23 +72,9 @@ def run(
     others: Mapping[str, Tensor | None] = _NONE,
     words: CallerNames = INPUT,
 ) -> Tensor:
-    """Return the kernel's output.
+    """Return the kernel's output for its first operand X, written over X if `inplace`.
 
-    Parameters
-    ----------
-    kernel, X, attributes
-        The kernel, its first operand and its attributes.
-    inplace : bool
-        Whether to write the result over X.
-    others : mapping of str to tensor or None
-        All other operands by name, in the kernel's order.
-    words : CallerNames
-        The caller's name, and its names for the arguments.
-
-    Raises
-    ------
-    TypeError
-        If X is not a tensor, or `inplace` is neither True nor False.
+    `others` are all other operands by name, in the kernel's order; `words` are the caller's names.
     """
     try:
         return _run(kernel, X, attributes, inplace, others)

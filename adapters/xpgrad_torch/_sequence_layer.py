@@ -29,13 +29,8 @@ def check_sizes(operator: str, input_size: Any, hidden_size: Any, heads: Any = 1
 class SequenceLayer(Unscripted, Sampled, nn.Module):
     """A layer in one or two directions whose parameters have the operator's names and shapes.
 
-    Parameters
-    ----------
-    input_size, hidden_size, bidirectional, batch_first, save, device, dtype
-        As of `CellLayer`.
-    shapes : mapping of str to tuple of int or None
-        The parameters' shapes without the axis of directions, in the order in which they are drawn; None for
-        a parameter that this layer lacks.
+    `shapes` are the parameters' shapes without the axis of directions, in the order in which they are drawn;
+    None for a parameter that this layer lacks. For the other arguments see `CellLayer`.
     """
 
     _SAVES_STEPS: ClassVar[bool] = False  # whether `save` may be a number of steps

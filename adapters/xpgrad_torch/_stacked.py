@@ -8,18 +8,11 @@ from torch import Tensor
 
 
 class Stacked(NamedTuple):
-    """Parameters that together are one operand of a kernel, direction by direction.
-
-    Parameters
-    ----------
-    parameters : sequence of Tensor
-        The parameters.
-    directions : int
-        The length of the operand's first axis; 0 for a single step, whose operands have no such axis.
-    """
+    """Parameters that together are one operand of a kernel, direction by direction."""
 
     parameters: Sequence[Tensor]
     directions: int
+    """The length of the operand's first axis; 0 for a single step, whose operands have no such axis."""
 
     def joined(self) -> Tensor:
         """Return the operand."""

@@ -35,24 +35,12 @@ def gru_d(
 ) -> tuple[Tensor, Tensor]:
     """GRU-D as a differentiable function of PyTorch tensors.
 
-    `xpgrad.gru_d` has the equations and describes every attribute. The gradient is itself differentiable,
-    then in PyTorch's own operators.
+    The gradient is itself differentiable, then in PyTorch's own operators.
 
     Parameters
     ----------
-    X, mask, delta : Tensor
-        Values, 1 for an observed value and 0 for a missing one, and the time since each variable's last
-        observation, (T, N, I). The mask has no gradient.
-    W, R : Tensor
-        Weights, (D, 3H, 2I) and (D, 3H, H). The rows are in order z r h.
-    decay_x, decay_h : Tensor
-        The decays of input and state, (D, 2, I) and (D, H, I + 1).
-    B, mean : Tensor, optional
-        Biases, (D, 3H), and each variable's mean, (D, I).
-    sequence_lens : Tensor or sequence of int, optional
-        Length of each sequence, (N,), from 0 to T; integers.
-    initial_h : Tensor, optional
-        Initial hidden state, (D, N, H); default zeros.
+    X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h
+        As `xpgrad.gru_d` takes them; arrays are tensors. The mask has no gradient.
     direction, layout, reset
         The attributes of `xpgrad.gru_d`.
     save : {"all", "states"}
@@ -72,10 +60,9 @@ def gru_d(
     ValueError
         If a shape or an attribute breaks the operator's rules.
 
-    Notes
-    -----
-    Source: Che and others, "Recurrent neural networks for multivariate time series with missing values"
-    (2018).
+    See Also
+    --------
+    xpgrad.gru_d : The equations and their source.
 
     Examples
     --------
