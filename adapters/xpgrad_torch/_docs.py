@@ -59,12 +59,7 @@ computed only for operands that require one. It is itself differentiable
 def described_recurrent(arguments: str | None = None, *results: str) -> Callable[[Described], Described]:
     """Return a decorator that gives a recurrent function the docstring from its declaration.
 
-    Parameters
-    ----------
-    arguments : str, optional
-        The arguments of the example.
-    *results : str
-        The names of the results, by default the states.
+    `arguments` are the example's, and `results` the results' names, by default the states'.
     """
 
     def describe(function: Any) -> Any:

@@ -61,25 +61,12 @@ def type_of(value: Any) -> str:
 class TorchKernel(KernelDescription):
     """A kernel and its gradient, as autograd, `torch.func` and `torch.library` see them.
 
-    Parameters
-    ----------
-    name : str
-        The kernel's name; the gradient's name ends with ``_grad``.
-    planned : bool
-        Whether later calls of a known form run from a program.
-    images : bool
-        Whether X, W and Y are images or their weights, whose channels may be last in memory.
-    operator : str, optional
-        The name among PyTorch's operators, by default the kernel's; a kernel can have two descriptions.
-    **described
-        Arguments of `KernelDescription`.
+    With `planned`, later calls of a known form run from a program. With `images`, X, W and Y are images or
+    their weights, whose channels may be last in memory. `operator` is the name among PyTorch's operators, by
+    default the kernel's; a kernel can have two descriptions. The rest is `KernelDescription`'s.
 
-    Attributes
-    ----------
-    operator, gradient_operator : callable
-        PyTorch's operators for the kernel and its gradient, from `_library.registered`.
-    returned : frozenset of int
-        The places of saved outputs that the caller gets and may write to: the kernel can run again for them.
+    `operator` and `gradient_operator` are PyTorch's operators, from `_library.registered`. `returned` are the
+    places of saved outputs that the caller gets and may write to: the kernel can run again for them.
     """
 
     def __init__(

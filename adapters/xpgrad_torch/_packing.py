@@ -22,12 +22,8 @@ class PackedRows:
     slice, which takes as long as a layer. This class moves all rows at once. It uses PyTorch's functions if
     operators are watched, and for invalid batch sizes, for which they raise an error.
 
-    Attributes
-    ----------
-    lengths : Tensor
-        The sequences' lengths, (N,), from long to short.
-    knows_places : bool
-        Whether this class moves the rows without PyTorch's functions.
+    `lengths` are the sequences' lengths, (N,), from long to short. `knows_places` is False if PyTorch's
+    functions move the rows.
     """
 
     def __init__(self, packed: PackedSequence) -> None:
