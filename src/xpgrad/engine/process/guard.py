@@ -67,7 +67,7 @@ def damage(address: int, zones: Sequence[Zone]) -> str | None:
         wrong = np.flatnonzero(found != WORD)
         if len(wrong):
             first, last = int(wrong[0]), int(wrong[-1])
-            return f"{last + 1 - first} bytes, from {first} to {last} bytes behind byte {begin}"
+            return f"{last + 1 - first} bytes, from {first} to {last} bytes after byte {begin}"
     return None
 
 
@@ -94,7 +94,7 @@ def check_results(what: str) -> None:
         if alive() is not None:
             found = damage(address, [Zone(-64, 0), Zone(size, size + RED)])
             if found:
-                raise GuardError(f"guard: {what} wrote beside a result of {size} bytes: {found}")
+                raise GuardError(f"guard: {what} wrote outside a result of {size} bytes: {found}")
 
 
 def check(what: str, address: int, size: int, inside: Iterable[Zone] = ()) -> None:

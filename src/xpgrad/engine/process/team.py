@@ -1,7 +1,7 @@
-"""Threads for independent parts: those that the process already has, if any.
+"""Threads for independent parts: the process's OpenMP threads, or else our own.
 
 Idle OpenMP threads spin for milliseconds and take a core from any other pool. So in a process with OpenMP
-(torch's), parts belong in OpenMP's own team.
+(torch's), parts run in OpenMP's own team.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Location(NamedTuple):
 
     block: Block
     offset: int = 0
-    strides: Sequence[Any] = ()  # integers, and quantities where they depend on a call's T
+    strides: tuple[Any, ...] = ()  # integers, or quantities if they depend on a call's T
     shifts: Sequence[Shift] = ()
 
     def address(self, itemsize: int) -> Address:
@@ -143,7 +143,7 @@ class Work:
     """
 
     kind = _KIND.work
-    _BEFORE_DATA = 1 + records.length(records.WorkRecord)  # its kind stands in front
+    _BEFORE_DATA = 1 + records.length(records.WorkRecord)  # after its kind
 
     def __init__(
         self,

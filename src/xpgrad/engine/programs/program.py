@@ -156,7 +156,7 @@ class Program:
     `outputs` has the memory and the sizes of each result, or None. The program runs on the threads of
     `machine`; all arrays have the `dtype`. A run takes `count` arrays.
 
-    The integers are `code`, the instructions stand from `begin` to `end`. ``code[where[k]]`` is a distance
+    The integers are `code`, with the instructions from `begin` to `end`. ``code[where[k]]`` is a distance
     from the beginning of memory number ``memory[k]``: the inputs, the results, the arena of `arena_bytes`
     bytes, the code itself, a host's words. `watch` is what a guard watches, or None.
     """

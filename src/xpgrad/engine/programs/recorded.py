@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, Quantity, Shift, most
+from xpgrad.engine.programs.instructions import CannotRecordError, Location, Quantity, most
 from xpgrad.engine.programs.schedule import RowSlice
 
 if TYPE_CHECKING:
@@ -19,32 +19,17 @@ Strides = tuple[Any, ...]  # integers, or quantities if they depend on a call's 
 class Recorded:
     """An array of a program that is being recorded: it has a place, but no values.
 
-    `offset` is the place of the first element in the block; each of the `shifts`, a quantity and a number,
-    moves it by their product. `sizes` and `strides` are NumPy's shape and strides, in elements, with
-    quantities for numbers that a call decides; `shape` has the largest sizes.
+    `sizes` is NumPy's shape, with quantities for sizes that a call decides; `shape` has the largest sizes.
     """
 
     device = "cpu"
     is_integer = False
     """Whether it holds integers of 32 bits; only the call's own arrays can."""
 
-    def __init__(
-        self,
-        recorder: RecordedArithmetic,
-        block: Block,
-        offset: int,
-        sizes: Sizes,
-        strides: Strides,
-        shifts: Sequence[Shift] = (),
-    ) -> None:
-        self._recorder, self.block, self.offset = recorder, block, offset
-        self.sizes, self.shape, self.shifts = sizes, tuple(map(most, sizes)), shifts
-        self.strides, self.dtype = strides, recorder.dtype
-
-    @property
-    def place(self) -> Location:
-        """Its place, for an instruction."""
-        return Location(self.block, self.offset, self.strides, self.shifts)
+    def __init__(self, recorder: RecordedArithmetic, place: Location, sizes: Sizes) -> None:
+        self._recorder, self.place, self.dtype = recorder, place, recorder.dtype
+        self.block, self.offset, self.strides, self.shifts = place
+        self.sizes, self.shape = sizes, tuple(map(most, sizes))
 
     @property
     def ndim(self) -> int:
@@ -72,7 +57,7 @@ class Recorded:
 
     def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
         """Another array in the same memory."""
-        return Recorded(self._recorder, self.block, offset, sizes, strides, self.shifts)
+        return Recorded(self._recorder, self.place._replace(offset=offset, strides=strides), sizes)
 
     def split_last(self, sizes: tuple[int, ...]) -> Recorded:
         """A view with the last axis divided into several."""
@@ -88,7 +73,7 @@ class Recorded:
         if not isinstance(part.start, Quantity):
             return self.view(self.offset + part.start * line, sizes, self.strides)
         shifts = (*self.shifts, (part.start, line))
-        return Recorded(self._recorder, self.block, self.offset, sizes, self.strides, shifts)
+        return Recorded(self._recorder, self.place._replace(shifts=shifts), sizes)
 
     def __getitem__(self, key: Any) -> Recorded:
         keys = list(key) if isinstance(key, tuple) else [key]
@@ -125,7 +110,8 @@ class Recorded:
                     offset += start * stride
                 sizes.append(len(range(start, stop, step)))
                 strides[-1] = stride * step
-        return Recorded(self._recorder, self.block, offset, tuple(sizes), tuple(strides), shifts)
+        here = Location(self.block, offset, tuple(strides), shifts)
+        return Recorded(self._recorder, here, tuple(sizes))
 
     def __add__(self, other: Recorded) -> Recorded:
         return self._recorder.arithmetic("add", self, other)

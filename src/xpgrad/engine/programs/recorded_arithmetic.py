@@ -39,7 +39,7 @@ class RecordedArithmetic:
     def fresh(self, sizes: Sizes) -> Recorded:
         """A new array, not cleared."""
         shape = tuple(map(most, sizes))
-        return Recorded(self, Block(prod(shape)), 0, tuple(sizes), row_major(sizes))
+        return Recorded(self, Location(Block(prod(shape)), 0, row_major(sizes)), tuple(sizes))
 
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Make an array's block a part of the target's, if the array fills its block; tell whether it was."""
@@ -96,7 +96,8 @@ class RecordedArithmetic:
                 here = (*[slice(None)] * axis, number)
                 self.emit_arithmetic(kind, target[here], [x[here] for x in operands])
             return
-        places = [x.place._replace(strides=s) for x, s in zip([target, *operands], strides, strict=True)]
+        pairs = zip([target, *operands], strides, strict=True)
+        places = [x.place._replace(strides=tuple(own)) for x, own in pairs]
         self._add_arithmetic(kind, sizes, places)
 
     def _add_arithmetic(self, kind: str, sizes: Sequence[int | Quantity], places: Sequence[Location]) -> None:
@@ -113,8 +114,7 @@ class RecordedArithmetic:
     def _sum_over_rows(self, kind: str, *operands: Recorded) -> Recorded:
         sizes = operands[0].sizes
         result = self.fresh(sizes[1:])
-        every_row = Recorded(self, result.block, 0, sizes, (0, 1))
-        places = [x.place for x in (every_row, *map(self.by_rows, operands))]
+        places = [Location(result.block, 0, (0, 1)), *(self.by_rows(x).place for x in operands)]
         self._add_arithmetic(kind, sizes, places)
         return result
 

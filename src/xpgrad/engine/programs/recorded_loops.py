@@ -12,7 +12,7 @@ from xpgrad.engine.compiled.machine import LoopWeight, Machine, Resets
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process.memory import line_of
-from xpgrad.engine.programs.instructions import Quantity, RunTimeLoop, pack
+from xpgrad.engine.programs.instructions import Location, Quantity, RunTimeLoop, pack
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import merged, real_strides
 from xpgrad.engine.programs.recorded_images import RecordedImages
@@ -144,7 +144,7 @@ class RecordedLoops(RecordedImages):
         if marks is None or marks.block is None:
             return None
         size = schedule.rows.most * 8 // unit
-        table = Recorded(self, marks.block, marks.bytes // unit, (size,), (1,))
+        table = Recorded(self, Location(marks.block, marks.bytes // unit, (1,)), (size,))
         return Resets(self.xp.reshape(table, (1, -1)), self._carried)
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:

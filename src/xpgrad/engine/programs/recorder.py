@@ -17,7 +17,7 @@ from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process import guard
-from xpgrad.engine.programs.instructions import Block, CannotRecordError, array_loop
+from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, array_loop
 from xpgrad.engine.programs.program import Program
 from xpgrad.engine.programs.recorded import Recorded, Sizes, Strides, check_fixed
 from xpgrad.engine.programs.recorded_loops import RecordedLoops
@@ -58,8 +58,8 @@ class Recorder(RecordedLoops):
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         self._pieces = {
             name: [
-                Recorded(self, self._draft.new_input(), 0, *layout)
-                for layout in (place.layouts if isinstance(place, Joined) else (place,))
+                Recorded(self, Location(self._draft.new_input(), 0, strides), sizes)
+                for sizes, strides in (place.layouts if isinstance(place, Joined) else (place,))
             ]
             for name, place in arrays.items()
         }
