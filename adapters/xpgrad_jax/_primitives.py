@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,18 @@ from xpgrad_jax._kernel import Attributes, JaxKernel
 from xpgrad_jax._partitioning import varying
 
 Names = tuple[str, ...]
+Way = Callable[..., list[Any]]
 _HALF = ("float16", "bfloat16")
+
+
+class BoundCall(NamedTuple):
+    """The parameter of the primitives: a kernel, the names of its arrays, and its options."""
+
+    kernel: JaxKernel
+    present: Names
+    attributes: Attributes
+    wrt: Names = ()
+    per_sample: bool = False
 
 
 def _x64() -> bool:
@@ -65,49 +76,44 @@ def _alike(arrays: Iterable[Any]) -> list[Any]:
 
 def forward(kernel: JaxKernel, arrays: Mapping[str, Any], attributes: Attributes) -> list[Any]:
     """All outputs of a kernel."""
-    given = _alike(arrays.values())
-    return forward_p.bind(*given, kernel=kernel, present=tuple(arrays), attributes=attributes)
+    call = BoundCall(kernel, tuple(arrays), attributes)
+    return forward_p.bind(*_alike(arrays.values()), call=call)
 
 
 def gradient(
     kernel: JaxKernel, arrays: Mapping[str, Any], wrt: Names, attributes: Attributes, per_sample: bool = False
 ) -> list[Any]:
     """A kernel's gradients in the order of `wrt`, from operands, saved outputs and cotangents by name."""
-    return gradient_p.bind(
-        *_alike(arrays.values()), kernel=kernel, present=tuple(arrays), wrt=wrt, attributes=attributes,
-        per_sample=per_sample,
-    )  # fmt: skip
+    call = BoundCall(kernel, tuple(arrays), attributes, wrt, per_sample)
+    return gradient_p.bind(*_alike(arrays.values()), call=call)
 
 
 # --- JAX's own operations
 
 
-def _plain_forward(*arrays: Any, kernel: JaxKernel, present: Names, attributes: Attributes) -> list[Any]:
-    return list(kernel.plain_forward(dict(zip(present, arrays, strict=True)), attributes))
+def _plain_forward(*arrays: Any, call: BoundCall) -> list[Any]:
+    return list(call.kernel.plain_forward(dict(zip(call.present, arrays, strict=True)), call.attributes))
 
 
-def _plain_gradient(
-    *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
-) -> list[Any]:
-    return list(kernel.plain_gradient(dict(zip(present, arrays, strict=True)), wrt, attributes, per_sample))
+def _plain_gradient(*arrays: Any, call: BoundCall) -> list[Any]:
+    given = dict(zip(call.present, arrays, strict=True))
+    return list(call.kernel.plain_gradient(given, call.wrt, call.attributes, call.per_sample))
 
 
-def _plain_tangent(
-    *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes
-) -> list[Any]:
+def _plain_tangent(*arrays: Any, call: BoundCall) -> list[Any]:
     """The tangents of the outputs, computed from the operands and their tangents only."""
-    if attributes.get("peephole", "full") != "full":
+    if call.attributes.get("peephole", "full") != "full":
         raise ValueError(
-            f"{kernel.name}: peephole is 'truncated', expected 'full' in forward mode, which follows the "
-            "function itself"
+            f"{call.kernel.name}: peephole is 'truncated', expected 'full' in forward mode, which follows "
+            "the function itself"
         )
-    operands, tangents = dict(zip(present, arrays, strict=False)), arrays[len(arrays) - len(wrt) :]
+    operands, tangents = dict(zip(call.present, arrays, strict=False)), arrays[len(arrays) - len(call.wrt) :]
 
     def function(*values: Any) -> list[Any]:
-        given = operands | dict(zip(wrt, values, strict=True))
-        return _plain_forward(*given.values(), kernel=kernel, present=present, attributes=attributes)
+        given = operands | dict(zip(call.wrt, values, strict=True))
+        return _plain_forward(*given.values(), call=call)
 
-    return jax.jvp(function, tuple(operands[name] for name in wrt), tuple(tangents))[1]
+    return jax.jvp(function, tuple(operands[name] for name in call.wrt), tuple(tangents))[1]
 
 
 # --- programs
@@ -162,48 +168,48 @@ def _as_program_takes(x: Any) -> Any:
     return jnp.stack([low, jnp.zeros_like(low)], axis=-1)
 
 
-def _cpu_forward(*arrays: Any, **params: Any) -> list[Any]:
-    kernel: JaxKernel = params["kernel"]
+def _cpu_forward(*arrays: Any, call: BoundCall) -> list[Any]:
+    kernel = call.kernel
     if _is_open(arrays):
-        return _plain_forward(*arrays, **params)
+        return _plain_forward(*arrays, call=call)
     if kernel.is_recurrent:
-        results, options = _shapes_of(_plain_forward, arrays, **params), kernel.own(params["attributes"])
-        made = _native(kernel.key, kernel.call, params["present"], options, arrays, results)
+        results, options = _shapes_of(_plain_forward, arrays, call), kernel.own(call.attributes)
+        made = _native(kernel.key, kernel.call, call.present, options, arrays, results)
         if made is not None:
             return made
     with inlining():
-        return _plain_forward(*arrays, **params)
+        return _plain_forward(*arrays, call=call)
 
 
-def _cpu_gradient(*arrays: Any, **params: Any) -> list[Any]:
-    kernel: JaxKernel = params["kernel"]
+def _cpu_gradient(*arrays: Any, call: BoundCall) -> list[Any]:
+    kernel = call.kernel
     if _is_open(arrays):
-        return _plain_gradient(*arrays, **params)
+        return _plain_gradient(*arrays, call=call)
     if kernel.is_recurrent:
-        function, options = kernel.gradient_call(*(params[k] for k in ("wrt", "attributes", "per_sample")))
-        shapes = dict(zip(params["wrt"], _shapes_of(_plain_gradient, arrays, **params), strict=True))
+        function, options = kernel.gradient_call(call.wrt, call.attributes, call.per_sample)
+        shapes = dict(zip(call.wrt, _shapes_of(_plain_gradient, arrays, call), strict=True))
         ordered = [name for name in kernel.graded if name in shapes]
-        names, results = kernel.arguments_of(params["present"]), [shapes[name] for name in ordered]
+        names, results = kernel.arguments_of(call.present), [shapes[name] for name in ordered]
         made = _native(f"{kernel.key}_grad", function, names, options, arrays, results)
         if made is not None:
             by_name = dict(zip(ordered, made, strict=True))
-            return [by_name[name] for name in params["wrt"]]
+            return [by_name[name] for name in call.wrt]
     with inlining():
-        return _plain_gradient(*arrays, **params)
+        return _plain_gradient(*arrays, call=call)
 
 
-def _shapes_of(function: Callable[..., list[Any]], arrays: Sequence[Any], **params: Any) -> list[Any]:
+def _shapes_of(function: Way, arrays: Sequence[Any], call: BoundCall) -> list[Any]:
     """Shapes and dtypes of the results of JAX's own operations; an error if a kernel cannot use a symbol."""
     forms = tuple((tuple(x.shape), np.dtype(x.dtype)) for x in arrays)
     try:
-        return _known_shapes(function, forms, tuple(params.items()), _x64())
+        return _known_shapes(function, forms, call, _x64())
     except Exception as error:
         if not _is_open(arrays) or type(error) in (ValueError, TypeError):  # an error of ours
             raise
-        kernel, shapes = params["kernel"], [tuple(x.shape) for x in arrays]
-        given = ", ".join(f"{name} {shape}" for name, shape in zip(params["present"], shapes, strict=False))
+        pairs = zip(call.present, arrays, strict=False)
+        given = ", ".join(f"{name} {tuple(x.shape)}" for name, x in pairs)
         raise ValueError(
-            f"{kernel.name}: a size is symbolic, expected a number where the kernel depends on it; the "
+            f"{call.kernel.name}: a size is symbolic, expected a number where the kernel depends on it; the "
             f"shapes are {given}; {error}"
         ) from error
 
@@ -214,19 +220,19 @@ def _is_open(arrays: Sequence[Any]) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _known_shapes(function: Callable[..., list[Any]], forms: tuple, params: tuple, x64: bool) -> list[Any]:
+def _known_shapes(function: Way, forms: tuple, call: BoundCall, x64: bool) -> list[Any]:
     given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in forms]
-    return jax.eval_shape(functools.partial(function, **dict(params)), *given)
+    return jax.eval_shape(functools.partial(function, call=call), *given)
 
 
 # --- rules
 
 
-def _abstract(primitive: Primitive, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    def rule(*avals: Any, **params: Any) -> list[Any]:
-        results = _shapes_of(function, avals, **params)
+def _abstract(primitive: Primitive, function: Way) -> Way:
+    def rule(*avals: Any, call: BoundCall) -> list[Any]:
+        results = _shapes_of(function, avals, call)
         if any(map(_partitioning.has_explicit_axes, avals)):
-            return _partitioning.typed(results, avals, _axes(primitive, avals, results, **params))
+            return _partitioning.typed(results, avals, _axes(primitive, avals, results, call))
         return [_of_form(y, avals[0]) for y in results]
 
     return rule
@@ -241,24 +247,19 @@ def _of_form(y: Any, like: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(primitive: Primitive, params: tuple) -> Callable[..., list[Any]]:
-    return jax.jit(functools.partial(primitive.bind, **dict(params)))
+def _compiled(primitive: Primitive, call: BoundCall) -> Way:
+    return jax.jit(functools.partial(primitive.bind, call=call))
 
 
-Way = Callable[..., list[Any]]
-
-
-def _abstract_tangent(
-    *avals: Any, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes
-) -> list[Any]:
+def _abstract_tangent(*avals: Any, call: BoundCall) -> list[Any]:
     """A tangent has its output's form. Reverse mode needs only this, so no form is refused here."""
-    return [y.to_tangent_aval() for y in _abstract(forward_p, _plain_forward)(
-        *avals[: len(present)], kernel=kernel, present=present, attributes=attributes
-    )]  # fmt: skip
+    rule = _abstract(forward_p, _plain_forward)
+    outputs = rule(*avals[: len(call.present)], call=call._replace(wrt=()))
+    return [y.to_tangent_aval() for y in outputs]
 
 
 def _register(primitive: Primitive, plain: Way, native: Way, abstract: Way) -> None:
-    primitive.def_impl(lambda *arrays, **params: _compiled(primitive, tuple(params.items()))(*arrays))
+    primitive.def_impl(lambda *arrays, call: _compiled(primitive, call)(*arrays))
     primitive.def_abstract_eval(abstract)
     mlir.register_lowering(primitive, _lowering(primitive, plain))
     mlir.register_lowering(primitive, _lowering(primitive, native), platform="cpu")
@@ -267,14 +268,14 @@ def _register(primitive: Primitive, plain: Way, native: Way, abstract: Way) -> N
 def _lowering(primitive: Primitive, way: Way) -> Callable[..., Any]:
     """The rule that lowers a primitive; each of several devices computes the same with its part."""
 
-    def rule(context: Any, *values: Any, **params: Any) -> Any:
-        run = functools.partial(way, **params)
+    def rule(context: Any, *values: Any, call: BoundCall) -> Any:
+        run = functools.partial(way, call=call)
         with _partitioning.splitting(context) as within:
             axes = None
-            if _partitioning.is_splitting() and not params["kernel"].reduces(params["attributes"]):
-                axes = _axes(primitive, context.avals_in, context.avals_out, **params)
+            if _partitioning.is_splitting() and not call.kernel.reduces(call.attributes):
+                axes = _axes(primitive, context.avals_in, context.avals_out, call)
             if axes is not None:
-                each, what = functools.partial(primitive.bind, **params), f"{primitive} {params}"
+                each, what = functools.partial(primitive.bind, call=call), f"{primitive} {call}"
                 run = functools.partial(_partitioning.split, each, what, axes)
             return mlir.lower_fun(run, multiple_results=True)(within, *values)
 
@@ -282,17 +283,17 @@ def _lowering(primitive: Primitive, way: Way) -> Callable[..., Any]:
 
 
 def _axes(
-    primitive: Primitive, arrays: Sequence[Any], results: Sequence[Any], *, kernel: JaxKernel, present: Names,
-    attributes: Attributes, wrt: Names = (), per_sample: bool = False,
-) -> _partitioning.Axes | None:  # fmt: skip
+    primitive: Primitive, arrays: Sequence[Any], results: Sequence[Any], call: BoundCall
+) -> _partitioning.Axes | None:
     """The axes of a primitive's operands and results."""
-    names = (*present, *kernel.saved, *wrt) if primitive is tangent_p else present
-    made = wrt if primitive is gradient_p else kernel.outputs
+    kernel, present = call.kernel, call.present
+    names = (*present, *kernel.saved, *call.wrt) if primitive is tangent_p else present
+    made = call.wrt if primitive is gradient_p else kernel.outputs
     given, out = (
         [(name, tuple(x.shape)) for name, x in zip(own, forms, strict=True)]
         for own, forms in ((names, arrays), (made, results))
     )
-    return _partitioning.axes_of_call(kernel, attributes, given, out, per_sample)
+    return _partitioning.axes_of_call(kernel, call.attributes, given, out, call.per_sample)
 
 
 _register(forward_p, _plain_forward, _cpu_forward, _abstract(forward_p, _plain_forward))
@@ -305,23 +306,18 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _forward_jvp(
-    arrays: Sequence[Any], tangents: Sequence[Any], *, kernel: JaxKernel, present: Names,
-    attributes: Attributes,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    outputs = forward_p.bind(*arrays, kernel=kernel, present=present, attributes=attributes)
-    moving = {name: t for name, t in zip(present, tangents, strict=True) if not _is_zero(t)}
+    arrays: Sequence[Any], tangents: Sequence[Any], *, call: BoundCall
+) -> tuple[list[Any], list[Any]]:
+    outputs = forward_p.bind(*arrays, call=call)
+    moving = {name: t for name, t in zip(call.present, tangents, strict=True) if not _is_zero(t)}
     if not moving:
         return outputs, [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in outputs]
-    return outputs, tangent_p.bind(
-        *arrays, *kernel.saved_of(outputs), *moving.values(), kernel=kernel, present=present,
-        wrt=tuple(moving), attributes=attributes,
-    )  # fmt: skip
+    given = (*arrays, *call.kernel.saved_of(outputs), *moving.values())
+    return outputs, tangent_p.bind(*given, call=call._replace(wrt=tuple(moving)))
 
 
-def _tangent_transpose(
-    cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names,
-    attributes: Attributes,
-) -> list[Any]:  # fmt: skip
+def _tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: BoundCall) -> list[Any]:
+    kernel, present, attributes, wrt, _ = call
     fixed = arrays[: len(arrays) - len(wrt)]
     asked = [name for name, x in zip(present, fixed, strict=False) if ad.is_undefined_primal(x)]
     if asked:
@@ -352,10 +348,9 @@ def _tangent_transpose(
     return unknown + list(pullback(list(given.values())))
 
 
-def _forward_transpose(
-    cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, attributes: Attributes
-) -> list[Any]:
+def _forward_transpose(cotangents: Sequence[Any], *arrays: Any, call: BoundCall) -> list[Any]:
     """The transpose of a sum of products by a factor in which it is linear: the gradient by this factor."""
+    kernel, present = call.kernel, call.present
     wrt = tuple(name for name, x in zip(present, arrays, strict=True) if ad.is_undefined_primal(x))
     _check_linear(kernel, wrt, present)
     if _is_zero(cotangents[0]):
@@ -367,7 +362,7 @@ def _forward_transpose(
     }
     taken = {name: named[name] for name in kernel.taken if name in named}
     taken[kernel.cotangents[0]] = cotangents[0]
-    by_name = dict(zip(wrt, gradient(kernel, taken, wrt, attributes), strict=True))
+    by_name = dict(zip(wrt, gradient(kernel, taken, wrt, call.attributes), strict=True))
     return [by_name.get(name) for name in present]
 
 
@@ -388,12 +383,10 @@ def _check_linear(kernel: JaxKernel, wrt: Names, present: Names) -> None:
         )
 
 
-def _gradient_transpose(
-    cotangents: Sequence[Any], *arrays: Any, kernel: JaxKernel, present: Names, wrt: Names, **params: Any
-) -> list[Any]:
+def _gradient_transpose(cotangents: Sequence[Any], *arrays: Any, call: BoundCall) -> list[Any]:
     """The transpose of a gradient by its cotangents: the tangents, by JAX's own operations."""
-    asked = [k for k, x in enumerate(arrays) if ad.is_undefined_primal(x)]
-    names = [present[k] for k in asked]
+    kernel, asked = call.kernel, [k for k, x in enumerate(arrays) if ad.is_undefined_primal(x)]
+    names = [call.present[k] for k in asked]
     if not {*names} <= {*kernel.cotangents}:
         raise ValueError(
             f"{kernel.gradient_name}: its transpose by {', '.join(names)} is asked for, expected by "
@@ -401,8 +394,7 @@ def _gradient_transpose(
         )
 
     def function(*values: Any) -> list[Any]:
-        given = _replaced(arrays, asked, values)
-        return _plain_gradient(*given, kernel=kernel, present=present, wrt=wrt, **params)
+        return _plain_gradient(*_replaced(arrays, asked, values), call=call)
 
     # not at zeros, because a kernel may omit products with zero; elsewhere the slope is the same
     ones = [jnp.ones(arrays[k].aval.shape, arrays[k].aval.dtype) for k in asked]
@@ -417,16 +409,16 @@ def _replaced(arrays: Sequence[Any], places: Sequence[int], values: Sequence[Any
     return [by_place.get(k, x) for k, x in enumerate(arrays)]
 
 
-def _plain_jvp(primitive: Primitive, plain: Callable[..., list[Any]]) -> Callable[..., tuple[list, list]]:
+def _plain_jvp(primitive: Primitive, plain: Way) -> Callable[..., tuple[list, list]]:
     """The rule of a primitive that takes its tangents from JAX's own operations."""
 
-    def rule(arrays: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list, list]:
+    def rule(arrays: Sequence[Any], tangents: Sequence[Any], *, call: BoundCall) -> tuple[list, list]:
         moving = [k for k, t in enumerate(tangents) if not _is_zero(t)]
 
         def function(*values: Any) -> list[Any]:
-            return plain(*_replaced(arrays, moving, values), **params)
+            return plain(*_replaced(arrays, moving, values), call=call)
 
-        outputs = primitive.bind(*arrays, **params)
+        outputs = primitive.bind(*arrays, call=call)
         given = tuple(arrays[k] for k in moving), tuple(tangents[k] for k in moving)
         return outputs, jax.jvp(function, *given)[1]
 
@@ -444,40 +436,38 @@ ad.primitive_transposes[tangent_p] = _tangent_transpose
 def _batch_rule(plain: Way, mapped: Callable[..., Mapped] | None) -> Callable[..., Mapped]:
     """The rule that maps a primitive: by `mapped`, or by mapping JAX's own operations."""
 
-    def rule(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> Mapped:
-        kernel, attributes = params["kernel"], params["attributes"]
-        if mapped is not None and not kernel.reduces(attributes):
-            named, at = (dict(zip(params["present"], values, strict=True)) for values in (arrays, dims))
-            return mapped(MappedCall(jnp, kernel, named, at, attributes), **params)
-        results = jax.vmap(functools.partial(plain, **params), in_axes=tuple(dims))(*arrays)
+    def rule(arrays: Sequence[Any], dims: Sequence[Any], *, call: BoundCall) -> Mapped:
+        if mapped is not None and not call.kernel.reduces(call.attributes):
+            named, at = (dict(zip(call.present, values, strict=True)) for values in (arrays, dims))
+            return mapped(MappedCall(jnp, call.kernel, named, at, call.attributes), call)
+        results = jax.vmap(functools.partial(plain, call=call), in_axes=tuple(dims))(*arrays)
         return results, [0] * len(results)
 
     return rule
 
 
-def _mapped_forward(call: MappedCall, *, kernel: JaxKernel, present: Names, attributes: Attributes) -> Mapped:
-    def run(given: Mapping[str, Any], changed: Mapping[str, Any] = attributes) -> list[Any]:
-        return forward(kernel, given, Attributes(changed))
+def _mapped_forward(mapped: MappedCall, call: BoundCall) -> Mapped:
+    def run(given: Mapping[str, Any], changed: Mapping[str, Any] = call.attributes) -> list[Any]:
+        return forward(call.kernel, given, Attributes(changed))
 
-    return _one_by_one(run, call) if call.is_separate() else call.forward(run)
+    return _one_by_one(run, mapped) if mapped.is_separate() else mapped.forward(run)
 
 
-def _mapped_gradient(
-    call: MappedCall, *, kernel: JaxKernel, present: Names, wrt: Names, attributes: Attributes,
-    per_sample: bool,
-) -> Mapped:  # fmt: skip
+def _mapped_gradient(mapped: MappedCall, call: BoundCall) -> Mapped:
     def run(
-        given: Mapping[str, Any], changed: Mapping[str, Any] = attributes, each: bool = per_sample
+        given: Mapping[str, Any], changed: Mapping[str, Any] = call.attributes, each: bool = call.per_sample
     ) -> list[Any]:
-        return gradient(kernel, given, wrt, Attributes(changed), each)
+        return gradient(call.kernel, given, call.wrt, Attributes(changed), each)
 
-    return _one_by_one(run, call) if call.is_separate(wrt) else call.gradient(run, wrt, per_sample)
+    if mapped.is_separate(call.wrt):
+        return _one_by_one(run, mapped)
+    return mapped.gradient(run, call.wrt, call.per_sample)
 
 
-def _one_by_one(run: Callable[[Mapping[str, Any]], list[Any]], call: MappedCall) -> Mapped:
+def _one_by_one(run: Callable[[Mapping[str, Any]], list[Any]], mapped: MappedCall) -> Mapped:
     """Run slice by slice, in one loop of XLA's."""
-    mapped = {name: x for name, x in call.arrays.items() if name in call.mapped}
-    results = jax.lax.map(lambda slices: run({**call.arrays, **slices}), mapped)
+    arrays = {name: x for name, x in mapped.arrays.items() if name in mapped.mapped}
+    results = jax.lax.map(lambda slices: run({**mapped.arrays, **slices}), arrays)
     return results, [0] * len(results)
 
 
