@@ -10,7 +10,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
 from xpgrad.engine.compiled.native import array_at, call_for_number, inside, stack, text_at, words
-from xpgrad.engine.compiled.records import ForeignProgramRecord, HostWords, holds, length, positions
+from xpgrad.engine.compiled.records import ForeignProgramRecord, holds, length, positions
 from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, run
 
@@ -38,9 +38,8 @@ FrameBuffer = namedtuple("FrameBuffer", "struct_size extension dtype data rank d
 """An argument or result."""
 
 _FRAME, _BUFFER = positions(CallFrame), positions(FrameBuffer)
-_PROGRAM, _HOST = positions(ForeignProgramRecord), positions(HostWords)
-_FRAME_WORDS, _BUFFER_WORDS, _HOST_WORDS = length(CallFrame), length(FrameBuffer), length(HostWords)
-_PROGRAM_WORDS = length(ForeignProgramRecord)
+_PROGRAM, _PROGRAM_WORDS = positions(ForeignProgramRecord), length(ForeignProgramRecord)
+_FRAME_WORDS, _BUFFER_WORDS = length(CallFrame), length(FrameBuffer)
 # XLA's functions, by their places in its table
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE_TASK = 6, 8, 17
 
@@ -162,10 +161,9 @@ def handle(frame):
     for k in range(made):
         addresses[given + k] = words(results[k], _BUFFER_WORDS)[_BUFFER.data]
         advise(addresses[given + k], _least_bytes(results[k]))
-    xla, host = stack(2), stack(_HOST_WORDS)
+    xla = stack(2)
     xla[0], xla[1] = api, call[at.context]
-    host[_HOST.schedule], host[_HOST.host], host[_HOST.crew] = schedule_address, xla.ctypes.data, 0
-    status = run(program, addresses, given + made, host.ctypes.data)
+    status = run(program, addresses, given + made, schedule_address, xla.ctypes.data)
     if status == OUT_OF_MEMORY:
         return _error(api, _NO_MEMORY, _RESOURCE_EXHAUSTED)
     if status == GUARD:

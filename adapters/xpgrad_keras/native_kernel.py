@@ -10,7 +10,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
 from xpgrad.engine.compiled.native import call_for_number, call_with_numbers, inside, stack, text_at, words
-from xpgrad.engine.compiled.records import HostWords, holds, length, positions
+from xpgrad.engine.compiled.records import holds, length, positions
 from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, lend, run
 
@@ -58,7 +58,6 @@ ResultRecord = namedtuple("ResultRecord", "sizes rank bytes")
 
 _AT, _CALL, _FORM, _RESULT = map(positions, (ProcessRecord, CallRecord, FormRecord, ResultRecord))
 _CALL_WORDS, _FORM_WORDS, _RESULT_WORDS = map(length, (CallRecord, FormRecord, ResultRecord))
-_HOST, _HOST_WORDS = positions(HostWords), length(HostWords)
 
 
 _OTHER_PROCESS = (
@@ -185,9 +184,7 @@ def _run(form, addresses, count):
     if program == 0:
         wrong = call_for_number(process[_AT.compute], (form, addresses.ctypes.data))
         return _INTERNAL, -wrong
-    host = stack(_HOST_WORDS)
-    host[_HOST.schedule], host[_HOST.host], host[_HOST.crew] = process[_AT.lend], process[_AT.waiting], 0
-    status = run(program, addresses, count, host.ctypes.data)
+    status = run(program, addresses, count, process[_AT.lend], process[_AT.waiting])
     if status == OUT_OF_MEMORY:
         return _RESOURCE_EXHAUSTED, text_at(_NO_MEMORY)
     if status == GUARD:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import LINE
-from xpgrad.engine.programs import guarded
 from xpgrad.engine.programs.instructions import Block
 from xpgrad.engine.programs.shares import Share
 
@@ -40,9 +39,7 @@ def arranged(
     begins: dict[Block, int] = {}
     lives = _lives(draft, elsewhere, side_by_side)
     for block, life in sorted(lives.items(), key=lambda item: item[1].first):
-        size = -(-block.size * itemsize // LINE) * LINE
-        if guard.on:
-            size = guarded.padded(size)
+        size = -(-block.size * itemsize // LINE) * LINE + (2 * guard.RED if guard.on else 0)
         begin = 0
         for first, behind in sorted((low, high) for low, high, other in placed if life.meets(other)):
             if begin + size <= first:

@@ -123,11 +123,6 @@ class Watch:
             raise GuardError(f"guard: {found}")
 
 
-def padded(size: int) -> int:
-    """The bytes of the arena for a block of `size` bytes, which begins after the first RED bytes."""
-    return -(-size // LINE) * LINE + 2 * RED
-
-
 def _lives(draft: Draft, outside: Collection[Block]) -> dict[Block, tuple[int, int]]:
     """The first and the last instruction that uses each block of the arena."""
     lives: dict[Block, tuple[int, int]] = {}

@@ -14,6 +14,7 @@ from xpgrad.engine.compiled.native import (
     free,
     generated,
     inside,
+    stack,
     system,
     words,
 )
@@ -246,11 +247,15 @@ def wait(waiting):
 
 
 @inside()
-def run(program, addresses, count, host):
+def run(program, addresses, count, schedule, context):
     """Run a program on `count` memories of a host; return 0 or an error.
 
-    `host` is the address of a HostWords with crew 0, and `program` the address of a ForeignProgramRecord.
+    `program` is the address of a ForeignProgramRecord, and `schedule` the address of the host's function
+    ``schedule(context, task, data)``, which lends a thread.
     """
+    words_of_host = stack(_HOST_WORDS)
+    words_of_host[_HOST.schedule], words_of_host[_HOST.host], words_of_host[_HOST.crew] = schedule, context, 0
+    host = words_of_host.ctypes.data
     at, about = _PROGRAM, words(program, _PROGRAM_WORDS)
     code_length, places = about[at.code_length], about[at.places]
     arena, slots = about[at.arena], about[at.slots]
