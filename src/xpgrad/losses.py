@@ -219,7 +219,7 @@ class _CrossEntropy:
         """Read labels that are class numbers; check those that are not ignored."""
         xp, computation = self.xp, self.computation
         N, C, rest = self.rows
-        label = computation.reshape(computation.lift_integers(labels), (N, 1, rest))
+        label = computation.reshape(computation.engine.lift(labels), (N, 1, rest))
         self.counts = None
         if ignore_index is not None:
             ignored = check_integer(self.operator, "ignore_index", ignore_index)

@@ -1,14 +1,14 @@
-"""What a call works on: the caller's arrays, or a recorder's stand-ins for them.
+"""A call's arrays: the caller's, or a recorder's placeholders for them.
 
-A call that is computed has values; in one that is recorded, values and lengths are those of later calls.
-Only `call_arrays` asks which of the two a call is.
+A computed call has values. In a recorded call, values and lengths are those of later calls. Only
+`call_arrays` asks which kind a call is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,32 +20,7 @@ from xpgrad.engine import Recorder, TimeLoops
 from xpgrad.engine.programs.instructions import CannotRecordError
 
 _SAME: Mapping[str, str] = MappingProxyType({})
-_MOST_SAMPLES = 1024  # whose norms a program computes: it has products for each
-
-
-class CallArrays(Protocol):
-    """The arrays of a call, and what depends on whether they have values."""
-
-    @property
-    def engine(self) -> TimeLoops:
-        """The engine that the kernel computes with, or the recorder."""
-
-    def lift(self, name: str, array: Any) -> Any:
-        """The engine's array for one of the caller's, of the rank of sequence operators."""
-
-    def lower(self, array: Any) -> Any:
-        """A result in the caller's namespace and dtype."""
-
-    def timeline(
-        self, steps: int, batch: int, lengths: Any, reverse: bool, like: Any
-    ) -> Timeline | RecordedTimeline | MaskedTimeline:
-        """The rows of one direction."""
-
-    def check_norms(self, batch: int) -> None:
-        """Raise CannotRecordError if these are too many samples for norms of each."""
-
-    def check_parts(self, lengths: Any) -> None:
-        """Raise CannotRecordError if the batch cannot be taken in parts."""
+_MOST_SAMPLES = 1024  # with norms in a program, which needs products for each sample
 
 
 def call_arrays(asked: Asked, xp: Any, floats: Sequence[Any], names: Mapping[str, str] = _SAME) -> CallArrays:
@@ -56,37 +31,38 @@ def call_arrays(asked: Asked, xp: Any, floats: Sequence[Any], names: Mapping[str
     asked : Asked
         The call.
     xp : namespace
-        The caller's.
+        The caller's namespace.
     floats : sequence of array or None
         The call's arrays of one floating-point dtype.
     names : mapping of str to str
         For a single step: its own names for those arrays that it calls by another name.
     """
     if asked.recorder is None:
-        return _Given(asked.operator, Computation(asked.operator, xp, floats))
+        return CallArrays(asked.operator, Computation(asked.operator, xp, floats))
     return _RecordedArrays(asked.recorder, names)
 
 
-class _Given:
-    """The arrays of a call that is computed."""
+class CallArrays:
+    """The arrays of a computed call; `engine` is the engine of the kernel, or a recorder."""
+
+    engine: TimeLoops
 
     def __init__(self, operator: str, computation: Computation) -> None:
-        self.engine, self._operator = computation.engine, operator
-        self._computation = computation
+        self.engine, self._operator, self._computation = computation.engine, operator, computation
 
     def lift(self, name: str, array: Any) -> Any:
-        """See CallArrays."""
+        """The engine's array for one of the caller's, of the rank of sequence operators."""
         return self._computation.lift(array)
 
     def lower(self, array: Any) -> Any:
-        """See CallArrays."""
+        """A result in the caller's namespace and dtype."""
         return self._computation.lower(array)
 
     def timeline(
         self, steps: int, batch: int, lengths: Any, reverse: bool, like: Any
-    ) -> Timeline | MaskedTimeline:
-        """See CallArrays. A trace does not know what is in an array of lengths."""
-        if not self.engine.counts_steps:
+    ) -> Timeline | RecordedTimeline | MaskedTimeline:
+        """The rows of one direction. A trace does not know the values of lengths."""
+        if not self._computation.engine.counts_steps:
             return UncountedTimeline(self.engine.xp, steps, batch, lengths, reverse, like)
         for name, size in (("T", steps), ("N", batch)):
             check_known(self._operator, name, size)
@@ -95,18 +71,19 @@ class _Given:
         return kind(self.engine.xp, steps, batch, lengths, reverse, like)
 
     def check_norms(self, batch: int) -> None:
-        """See CallArrays: any number will do."""
+        """Raise CannotRecordError if a program has no norms for so many samples."""
 
     def check_parts(self, lengths: Any) -> None:
-        """See CallArrays: it always can."""
+        """Raise CannotRecordError if a program cannot take the batch in parts."""
 
 
-class _RecordedArrays:
-    """What stands for the arrays of a call that is recorded."""
+class _RecordedArrays(CallArrays):
+    """The placeholders of a recorded call."""
+
+    engine: Recorder
 
     def __init__(self, recorder: Recorder, names: Mapping[str, str]) -> None:
-        self.engine = recorder
-        self._names = names
+        self.engine, self._names = recorder, names
 
     def lift(self, name: str, array: Any) -> Any:
         """See CallArrays. A single step's arrays lack axes."""
@@ -116,7 +93,7 @@ class _RecordedArrays:
         return recorded
 
     def lower(self, array: Any) -> Any:
-        """See CallArrays. A result stays what it is until the program runs."""
+        """See CallArrays. The array has no values until the program runs."""
         return array
 
     def timeline(

@@ -1,4 +1,4 @@
-"""The engine of a call, and the dtype in which sums are kept."""
+"""The engine of a call, and the dtype that it computes in."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ class Computation:
     Parameters
     ----------
     operator : str
-        For messages.
+        The operator's name for messages.
     xp : namespace
-        The caller's.
+        The caller's namespace.
     arrays : sequence of array or None
-        The call's arrays of one floating-point dtype; None for omitted ones.
+        The call's arrays of one floating-point dtype; None for omitted arrays.
 
     Attributes
     ----------
-    engine : Engine
-        The engine.
-    xp : namespace
-        The engine's namespace.
+    engine, xp
+        The engine and its namespace.
     """
 
     def __init__(self, operator: str, xp: Any, arrays: Sequence[Any]) -> None:
@@ -50,10 +48,6 @@ class Computation:
                 array = self._caller_xp.astype(array, self._dtype)
         return array
 
-    def lift_integers(self, array: Any) -> Any:
-        """An array of integers in the engine's namespace."""
-        return self.engine.lift(array)
-
     def reshape(self, array: Any, shape: Sequence[int]) -> Any:
         """A lifted array in another shape, as a view if possible."""
         return array if tuple(array.shape) == tuple(shape) else self.xp.reshape(array, tuple(shape))
@@ -63,8 +57,8 @@ class Computation:
     ) -> Any:
         """The result of ``compute(target)``, in the caller's namespace and dtype, in `out` if given.
 
-        `target` is memory for the result in the engine's namespace, or None. `shape` is the shape that
-        compute works in, if it is not `out`'s.
+        `target` is memory for the result in the engine's namespace, or None; it has the `shape`, by default
+        the shape of `out`.
         """
         if out is not None and out.dtype == self._compute_dtype:
             target = self.engine.target(out, tuple(out.shape) if shape is None else tuple(shape))

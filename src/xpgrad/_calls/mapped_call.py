@@ -12,7 +12,7 @@ __all__ = ["MappedCall"]
 Arrays = Mapping[str, Any]
 Attributes = Mapping[str, Any]
 Mapped = tuple[list[Any], list[int]]
-"""Results, and where the mapped axis is in each."""
+"""Results, and the place of the mapped axis in each."""
 
 
 class MappedCall:
@@ -21,34 +21,30 @@ class MappedCall:
     Parameters
     ----------
     xp : namespace
-        That of the arrays.
+        The arrays' namespace.
     kernel : KernelDescription
-        What is called.
+        The kernel.
     arrays : mapping of str to array
-        Those that are given.
+        The arrays that are given.
     dims : mapping of str to int or None
-        Which axis of each is mapped over; None for none.
+        The mapped axis of each array; None for an array that is the same in all calls.
     attributes : mapping of str to object
-        Those of the call.
+        The call's attributes.
 
     Attributes
     ----------
     arrays : dict of str to array
-        The same, with the mapped axis in front.
+        The same arrays, with the mapped axis in front.
     mapped : set of str
-        Which of them have one.
+        The names of the arrays with a mapped axis.
     size : int
-        How many calls there are.
+        The number of calls.
     """
 
     def __init__(
-        self,
-        xp: Any,
-        kernel: KernelDescription,
-        arrays: Arrays,
-        dims: Mapping[str, int | None],
+        self, xp: Any, kernel: KernelDescription, arrays: Arrays, dims: Mapping[str, int | None],
         attributes: Attributes,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._xp, self._kernel, self._attributes = xp, kernel, attributes
         self.mapped = {name for name in arrays if dims[name] is not None}
         self.arrays = {
@@ -56,14 +52,14 @@ class MappedCall:
         }
         self.size = next(self.arrays[name].shape[0] for name in self.mapped)
         self._lacks_batch = "X" in arrays and kernel.lacks_batch("X", len(self._shape("X")), attributes)
-        # each call is of one sample, which the kernel takes without a batch axis, too
+        # each call has one sample, and the kernel also takes samples without a batch axis
         self._single = self._lacks_batch and kernel.shapes["X"].endswith("...")
 
     def is_separate(self, wrt: Sequence[str] = ()) -> bool:
         """Whether the calls cannot be one call on a larger batch.
 
-        They cannot if each returns one number, if each has weights of its own, if the batch axis is missing,
-        or if gradients of parameters are wanted that the kernel does not have for each sample.
+        They cannot if each returns one number or has its own weights, if the batch axis is missing, or if
+        `wrt` has parameters and the kernel has no per-sample gradients.
         """
         kernel, attributes = self._kernel, self._attributes
         if kernel.elementwise or kernel.reduces(attributes):
@@ -82,12 +78,9 @@ class MappedCall:
         return [self._parted(y, axis) for y, axis in zip(outputs, axes, strict=True)], axes
 
     def gradient(
-        self,
-        run: Callable[[Arrays, Attributes, bool], Sequence[Any]],
-        wrt: Sequence[str],
-        per_sample: bool,
+        self, run: Callable[[Arrays, Attributes, bool], Sequence[Any]], wrt: Sequence[str], per_sample: bool
     ) -> Mapped:
-        """The gradients in `wrt`; for parameters the kernel's per-sample ones, summed over each batch.
+        """The gradients in `wrt`; for parameters the kernel's per-sample gradients, summed over each batch.
 
         `run` calls the gradient with arrays, attributes, and whether it is per sample.
         """
@@ -115,7 +108,7 @@ class MappedCall:
         return [self._kernel.batch_axis(name, self._attributes) for name in names]
 
     def _joined(self) -> dict[str, Any]:
-        """The arrays with the mapped axis in front of the batch axis, as one axis; or in its place."""
+        """The arrays with the mapped axis and the batch axis as one axis."""
         xp, joined = self._xp, dict(self.arrays)
         for name, x in self.arrays.items():
             (axis,) = self._axes([name])
@@ -132,19 +125,19 @@ class MappedCall:
         return joined
 
     def _parted(self, x: Any, axis: int) -> Any:
-        """The way back: the mapped axis, then the rest of the batch axis."""
+        """The inverse of `_joined`: the mapped axis, then the batch axis of each call."""
         if self._single:
             return x
         batch = x.shape[axis] // max(self.size, 1)
         return self._xp.reshape(x, (*x.shape[:axis], self.size, batch, *x.shape[axis + 1 :]))
 
     def _with_axis_in_front(self, wrt: Sequence[str] = ()) -> tuple[dict[str, Any], Attributes]:
-        """The arrays of a kernel that takes any axes, all of one rank, and attributes that count it in."""
+        """The arrays of an elementwise kernel, all of one rank, and attributes that count the new axis."""
         xp, attributes, moved = self._xp, self._attributes, {}
         rank = max(len(self._shape(name)) for name in self.arrays)
         for name, x in self.arrays.items():
             shape = self._shape(name)
-            # an operand that is broadcast has fewer axes
+            # an operand that broadcasts may have fewer axes
             shape = (self.size if name in self.mapped else 1, *(1,) * (rank - len(shape)), *shape)
             moved[name] = xp.reshape(x, shape)
             if name in self._kernel.shapes or name in wrt:

@@ -1,9 +1,9 @@
-"""Calls that differ only in T share a program: which T it is made for, and its arrays' layouts for any T.
+"""Calls that differ only in T share a program: the T that it is made for, and its arrays' layouts for any T.
 
-Training on text or speech brings another T with nearly every batch, and writing a program takes longer than
-many a step. So a recurrent operator's program is written for the largest T of a class. Each call brings its
-own T, which decides the sizes, strides and distances that depend on it (`instructions.Quantity`). The class
-follows from T alone: the same call gives the same bits, whatever was called before it.
+Nearly every batch of text or speech has another T, and writing a program often takes longer than a step. So
+a recurrent operator's program is written for the largest T of a class. Each call passes its own T, which
+determines sizes, strides and distances (`instructions.Quantity`). Only T determines the class: the same call
+gives the same bits, whatever was called before it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SharedSteps(NamedTuple):
 
 
 def largest_steps(steps: int) -> int:
-    """The largest T of the class to which T belongs: at most a quarter larger, T itself up to 8."""
+    """The largest T of T's class: at most a quarter larger, and T itself up to 8."""
     if steps <= 2 * _CLASSES:
         return steps
     unit = (1 << (steps - 1).bit_length() - 1) // _CLASSES
@@ -46,21 +46,19 @@ def largest_steps(steps: int) -> int:
 def shared_steps(
     layouts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], options: Mapping[str, Any]
 ) -> SharedSteps | None:
-    """The layouts of a recurrent call's arrays for any T; None where the program can only serve this one.
+    """The layouts of a recurrent call's arrays for any T; None if the program can serve only one T.
 
     Parameters
     ----------
     layouts : mapping of str to (tuple of int, tuple of int)
-        Shape and strides of each array that is not joined from several.
+        Shape and strides of each array that is not joined from parts.
     options : mapping of str to object
-        The call's options: its layout, and which saved arrays are rows.
+        The call's options.
     """
     layout, rows_of = options.get("layout", 0), options.get("rows_of", ())
     if type(layout) is not int or layout not in (0, 1) or "X" not in layouts:
         return None
-    if options.get("packed") or options.get(
-        "per_sample"
-    ):  # rows alone count; sums over T are made as a whole
+    if options.get("packed") or options.get("per_sample"):  # only rows count; sums are over all T at once
         return None
     shape = layouts["X"][0]
     if len(shape) != 3 or shape[layout] < 2:  # a single step has a program of its own
@@ -76,7 +74,7 @@ def shared_steps(
             axis, times = layout, 1
         else:
             continue
-        if own[axis] != steps * times:  # an error, which the operator names
+        if own[axis] != steps * times:  # the operator raises an error
             return None
         sizes: Sizes = (*own[:axis], T * times, *own[axis + 1 :])
         found[name] = sizes, _strides(own, strides, sizes)
@@ -84,12 +82,12 @@ def shared_steps(
 
 
 def _is_input(shape: tuple[int, ...], steps: int, batch: int) -> bool:
-    """Whether it is an array (T, N, width): of others with three axes the first has one or two directions."""
+    """Whether it is an array (T, N, width); the first of other arrays' three axes is for directions."""
     return len(shape) == 3 and shape[:2] == (steps, batch) and steps > 2
 
 
 def _strides(shape: Sequence[int], strides: Sequence[int], sizes: Sizes) -> Sizes:
-    """The strides for any T: as they are, unless the array is contiguous with its axes in some order."""
+    """The strides for any T: they depend on T if the array is contiguous, with its axes in any order."""
     step: Any
     found: list[Any] = [0] * len(shape)  # an axis of size 1 may have any
     own, step = 1, 1

@@ -2,9 +2,9 @@
 
 A *value* is ``value(xp, x, alpha, beta)``; a *pullback* ``pullback(xp, d, x, y, alpha, beta)`` is the
 cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep only y. Unless a bound activation
-needs its input, a pullback may get y in place of x, because it uses x only to find the side of the kink. An
-*input pullback* has the same signature and uses only x. It is accurate even if y has lost the slope (1 + y of
-elu near y = -1), and also exists for functions without an inverse.
+needs its input, a pullback may get y instead of x, because x only tells the side of the kink. An *input
+pullback* has the same signature and uses only x. It is accurate even if y has lost the slope (1 + y of elu
+near y = -1), and also exists for functions without an inverse.
 
 At a kink the slope is PyTorch's. At 0 it is 0 for relu, alpha for leaky_relu and prelu, and the lower
 branch's slope for elu, selu and celu. It is 0 for hard_sigmoid and hard_tanh at both ends and for
@@ -53,7 +53,7 @@ def thresholded_relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 def thresholded_relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     if alpha < 0:
         return thresholded_relu_input_pullback(xp, d, x, y, alpha, beta)
-    # not y <= alpha, because an output just above the threshold may be rounded below it
+    # not y <= alpha, because rounding may move an output from just above the threshold below it
     return relu_pullback(xp, d, x, y, alpha, beta)
 
 
@@ -90,8 +90,8 @@ def hard_sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def hard_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    # At an end y differs from 0 or 1 by the rounding of alpha, beta, x and the product, which some compilers
-    # do not round. So every y within this rounding counts as the end.
+    # At an end y differs from 0 or 1 by the rounding of alpha, beta, x and the product (some compilers do not
+    # round the product). So every y within this rounding counts as the end.
     margin = 2 * epsilon(xp, y)
     near = margin * abs(beta)
     return xp.where((y > near) & (y < 1 - margin - near), alpha * d, xp.zeros_like(d))
@@ -132,7 +132,7 @@ def softplus_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) ->
     return d * -xp.expm1(-y)
 
 
-# --- by the input ------------------------------------------------------------------------------------
+# --- pullbacks by the input ---------------------------------------------------------------------------
 
 
 def scaled_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
@@ -140,7 +140,7 @@ def scaled_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta
 
 
 def sech_squared(xp: Any, u: Any) -> Any:
-    """The derivative of tanh, from a sigmoid below 1/2, because 1 - tanh(u)**2 would cancel."""
+    """The derivative of tanh, from a sigmoid below 1/2: 1 - tanh(u)**2 would cancel."""
     e = xp.exp(-2 * xp.abs(u))
     s = e / (1 + e)
     return 4 * (s - s * s)
@@ -186,13 +186,13 @@ def log_sigmoid_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta
 
 
 def bounded(xp: Any, x: Any) -> Any:
-    """X bounded to -1000 .. 1000: beyond, x exp(-|x|) is 0 in every dtype, so this makes inf times 0 zero."""
+    """X bounded to -1000 .. 1000, so that inf times 0 is 0: beyond, x exp(-|x|) is 0 in every dtype."""
     zero = xp.zeros_like(x)
     return xp.minimum(xp.maximum(x, zero - 1000), zero + 1000)
 
 
 def quick_gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    # where the sigmoid vanishes the result is 0, even for infinite x
+    # if the sigmoid is 0 the result is 0, even for infinite x
     s = sigmoid(xp, alpha * x, alpha, beta)
     return xp.where(s == 0, xp.zeros_like(x), x * s)
 
@@ -204,7 +204,7 @@ def quick_gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta:
 
 
 def sigmoid_and_slope(xp: Any, u: Any) -> tuple:
-    """The sigmoid, and its derivative for a sum with it: the cancellation near s = 1 is small beside s."""
+    """The sigmoid s, and its derivative for a sum with s: its cancellation near s = 1 is small against s."""
     s = sigmoid(xp, u, None, None)
     return s, s - s * s
 
@@ -246,7 +246,7 @@ def gelu_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: 
 
 
 def mish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    # tanh(log(1 + exp(x))) = n / (n + 2) with n = exp(x) (exp(x) + 2); by exp(-x) on the other side
+    # tanh(log(1 + exp(x))) = n / (n + 2) with n = exp(x) (exp(x) + 2); for x > 0 from exp(-x)
     z = bounded(xp, x)
     e = xp.exp(xp.where(z < 0, z, -z))
     n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
@@ -350,7 +350,7 @@ def clip_value(xp: Any, z: Any, clip: Any) -> Any:
 
 
 def clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
-    """The cotangent before clipping: it passes up to and at the bounds."""
+    """The cotangent before clipping; it passes within the bounds and at them."""
     if clip is None:
         return d
     return xp.where(xp.abs(z) > clip, xp.zeros_like(d), d)
@@ -369,7 +369,7 @@ class BoundActivation(NamedTuple):
     alpha, beta : float
         Its parameters.
     needs_input : bool
-        Whether the output does not determine the slope: with a negative alpha several inputs share it.
+        Whether the slope needs the input: with a negative alpha several inputs have the same output.
     """
 
     value: Callable
@@ -406,7 +406,7 @@ class Activation(NamedTuple):
     alpha, beta : float or None
         ONNX's default; None if the function has no such parameter.
     input_pullback : callable or None
-        The pullback by the input; None if `pullback` can be used, because it only needs x's side of the kink.
+        The pullback by the input; None if `pullback` is accurate, because it needs only x's side of the kink.
     """
 
     name: str

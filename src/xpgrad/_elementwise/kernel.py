@@ -1,4 +1,4 @@
-"""Shared by elementwise kernels: the checks of a call, the quick path without them, `out`."""
+"""What elementwise kernels share: the checks of a call, the quick path without checks, `out`."""
 
 from __future__ import annotations
 
@@ -28,30 +28,25 @@ class ElementwiseKernel:
     operator : str
         The kernel's public name, for messages.
     names : sequence of str
-        Its arrays' names.
+        The names of its arrays.
     formula : Formula
         The formula, with one operand for each array, and one result.
     leader : str, optional
-        The array whose shape the result and all other arrays have; the last one by default.
+        The array whose shape the result and all other arrays have; the last array by default.
     broadcast : sequence of str, optional
         Arrays that only need to broadcast to the leader's shape.
     optional : sequence of str, optional
         Arrays that may be None.
     checks : sequence of tuple, optional
-        For each of the formula's parameters its public name and its check: ``check(operator, name, value)``
-        returns the number. Without checks, calls must pass checked numbers.
+        The public name and the check of each of the formula's parameters: ``check(operator, name, value)``
+        returns the number. Without checks, callers pass checked numbers.
     """
 
     def __init__(
-        self,
-        operator: str,
-        names: Sequence[str],
-        formula: Formula,
-        leader: str | None = None,
-        broadcast: Sequence[str] = (),
-        optional: Sequence[str] = (),
+        self, operator: str, names: Sequence[str], formula: Formula, leader: str | None = None,
+        broadcast: Sequence[str] = (), optional: Sequence[str] = (),
         checks: Sequence[tuple[str, NumberCheck]] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._operator, self._names, self._formula = operator, tuple(names), formula
         self._leader, self._broadcast = leader or self._names[-1], tuple(broadcast)
         self._required = tuple(name for name in self._names if name not in optional)
@@ -74,7 +69,7 @@ class ElementwiseKernel:
         )
 
     def _checked(self, numbers: Sequence[Any]) -> list[float]:
-        """The numbers, by a loop, which takes less time than a comprehension."""
+        """The checked numbers; the loop is faster than a comprehension."""
         checked = []
         for (name, check), number in zip(self._checks, numbers, strict=True):
             checked.append(check(self._operator, name, number))

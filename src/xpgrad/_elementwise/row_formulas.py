@@ -1,7 +1,7 @@
 """The formulas of softmax, log-softmax and the softmax cross-entropy: steps over a row of logits.
 
-A row of only -inf masks all classes: its softmax is 0, its log-softmax -inf, their gradients are 0. Its loss
-and the loss' gradient are NaN. A row with inf or NaN is NaN throughout.
+A row of only -inf masks all classes: its softmax is 0, its log-softmax -inf, and their gradients are 0. Its
+loss and the loss' gradient are NaN. All results of a row with inf or NaN are NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xpgrad.engine import RowFormula, Step
 
 
 def below_peak(xp: Any, x: Any, peak: Any) -> Any:
-    """The value above its row's peak; a row of only -inf stays as it is, so its exponentials are 0."""
+    """The value minus its row's peak; a row of only -inf does not change, so its exponentials are 0."""
     return x - xp.where(peak == -xp.inf, xp.zeros_like(peak), peak)
 
 
@@ -102,7 +102,7 @@ def plain_logarithm(xp: Any, total: Any) -> tuple:
 
 
 def target(xp: Any, x: Any, p: Any, label: Any, number: Any, weight: Any, keep: Any, spread: Any) -> Any:
-    """A class's target, smoothed and weighted: of its probability, or 1 for the label."""
+    """A class's target, smoothed and weighted: its probability, or 1 for the label."""
     if p is not None:
         t = p * keep + spread
     else:
@@ -112,13 +112,13 @@ def target(xp: Any, x: Any, p: Any, label: Any, number: Any, weight: Any, keep: 
 
 
 def expected(xp: Any, x: Any, peak: Any, log_total: Any, t: Any) -> Any:
-    """A class's part of the loss; 0 if its target is 0, even if its probability is 0 too."""
+    """A class's part of the loss; 0 if its target is 0, even if its probability is also 0."""
     part = t * (log_total - below_peak(xp, x, peak))
     return xp.where(t == 0, xp.zeros_like(x), part)
 
 
 def loss_of_row(xp: Any, parts: Any, log_total: Any) -> tuple:
-    """The sum of the parts; NaN without a distribution, even if no class counts."""
+    """The sum of the parts; NaN if the row has no distribution, even if no class counts."""
     return (parts + (log_total - log_total),)
 
 
@@ -133,13 +133,13 @@ def part_of_loss(
 def exponentials_and_target(
     xp: Any, x: Any, peak: Any, p: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
 ) -> tuple:
-    """Exponentials, and the row's target, to be summed."""
+    """Exponentials twice, as elements and for a sum, and the row's target for a sum."""
     e = xp.exp(below_peak(xp, x, peak))
     return e, e, target(xp, x, p, label, number, weight, keep, spread)
 
 
 def factors(xp: Any, total: Any, mass: Any, d: Any) -> tuple:
-    """The factors of e and the target: 0 for rows that are ignored."""
+    """The factors of the target and of e: 0 for ignored rows."""
     return d, xp.where(d == 0, d, d * mass / total)
 
 
