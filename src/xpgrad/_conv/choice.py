@@ -46,14 +46,6 @@ class _FourierCosts(NamedTuple):
     product: float
 
 
-class _PatchCosts(NamedTuple):
-    """Costs of patches: a multiplication, a weight, an element of the patches."""
-
-    product: float
-    weight: float
-    element: float
-
-
 class _WinogradCosts(NamedTuple):
     """Winograd's costs: a multiplication, an element of a window, an element of a kernel, all passes."""
 
@@ -72,7 +64,8 @@ _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 # Packing a weight for tiles and adding up its gradient; all passes.
 _WEIGHT_IN_TILES, _PASSES_OF_TILES = 28.0, 1e6
-_COMPILED_PATCHES = _PatchCosts(0.46, 5.0, 7.5)
+# Of patches: a multiplication, a weight (also of products for each image), an element of the patches.
+_PATCHES, _WEIGHT, _PATCH_ELEMENT = 0.46, 5.0, 7.5
 # A multiplication in a product for each image; the elements of a vector.
 _POINTWISE, _VECTOR = 0.43, 16
 _FEW_COMPILED, _FEW = 64, 4
@@ -125,16 +118,16 @@ def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
     """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     made = g.outputs // g.group
-    costs, elements = _COMPILED_PATCHES, g.multiplications // made
+    elements = g.multiplications // made
     passes = _PASSES_OF_TILES * min(1.0, made / 8)  # a tile has up to eight outputs
     found = {
         "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights + passes,
-        "patches": costs.product * g.multiplications + costs.weight * weights + costs.element * elements,
+        "patches": _PATCHES * g.multiplications + _WEIGHT * weights + _PATCH_ELEMENT * elements,
     }
     if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
         positions = prod(g.size)
         filled = -(-positions // _VECTOR) * _VECTOR / positions
-        found["pointwise"] = _POINTWISE * filled * g.multiplications + costs.weight * weights
+        found["pointwise"] = _POINTWISE * filled * g.multiplications + _WEIGHT * weights
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from xpgrad._operators.arguments import as_integer, check_choice, explained, is_list
 from xpgrad.engine.process.remembered import Remembered
@@ -157,8 +157,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (int, str)
 
 
-@dataclass(frozen=True)
-class _ConvAttributes:
+class _ConvAttributes(NamedTuple):
     """The attributes of both operators, with a number for each dimension."""
 
     strides: Sizes
@@ -170,7 +169,7 @@ class _ConvAttributes:
 
     @property
     def same(self) -> bool:
-        return self.auto_pad in ("SAME_UPPER", "SAME_LOWER")
+        return self.auto_pad.startswith("SAME")
 
 
 @explained
@@ -196,6 +195,7 @@ def conv_geometry(
         begin = _before(((o - 1) * stride + r - s for o, stride, r, s in spans), at.auto_pad)
     else:
         begin = at.begin
+        free = []
         for axis, (s, b, e, r) in enumerate(zip(size, begin, at.end, reach, strict=True)):
             if r > s + b + e:
                 raise ValueError(
@@ -203,10 +203,8 @@ def conv_geometry(
                     f"dilation {at.dilations[axis]}), expected at most the padded input's {b} + {s} + {e} = "
                     f"{b + s + e}"
                 )
-        output_size = tuple(
-            (s + b + e - r) // stride + 1
-            for s, b, e, r, stride in zip(size, begin, at.end, reach, at.strides, strict=True)
-        )
+            free.append(s + b + e - r)
+        output_size = tuple(f // stride + 1 for f, stride in zip(free, at.strides, strict=True))
     N, C = X[:2]
     geometry = ConvGeometry(N, C, W[0], at.group, size, kernel, output_size, at.strides, at.dilations, begin)
     return _of_possible_size(operator, geometry)
@@ -240,16 +238,11 @@ def conv_transpose_geometry(
     spans = zip(X[2:], at.strides, added, _reach(W[2:], at), strict=True)
     full = tuple(s * (i - 1) + a + r for i, s, a, r in spans)
     if output_shape is not None:
+        given = f"where output_shape is given, it is {output_shape!r}"
         if any(at.begin) or any(at.end):
-            raise ValueError(
-                f"{operator}: pads is {(*at.begin, *at.end)}, expected 0 where output_shape is given, "
-                f"it is {output_shape!r}"
-            )
+            raise ValueError(f"{operator}: pads is {(*at.begin, *at.end)}, expected 0 {given}")
         if at.auto_pad == "VALID":
-            raise ValueError(
-                f"{operator}: auto_pad is 'VALID', expected one that pads where output_shape is given, "
-                f"it is {output_shape!r}"
-            )
+            raise ValueError(f"{operator}: auto_pad is 'VALID', expected one that pads {given}")
         size = _sizes(operator, "output_shape", output_shape, n, least=1, scalar=False)
     elif at.same:
         size = tuple(i * s for i, s in zip(X[2:], at.strides, strict=True))

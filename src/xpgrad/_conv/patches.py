@@ -48,7 +48,7 @@ class Patches(Method):
             if len(bands) == 1:
                 Y = band(bands[0], None)
             else:  # of one image
-                place = engine.room((g.group, g.outputs // g.group, _positions(g)), X)
+                place = engine.room((g.group, g.outputs // g.group, prod(g.output_size)), X)
                 Y = engine.assemble(band, bands, axis=2, target=place)
             Y = xp.reshape(Y, (g.outputs, n, *g.output_size))
             return with_bias(engine, xp.permute_dims(Y, (1, 0, *range(2, Y.ndim))), B, target)
@@ -88,10 +88,6 @@ class Patches(Method):
         return xp.reshape(dW, g.weight_shape)
 
 
-def _positions(g: ConvGeometry) -> int:
-    return prod(g.output_size)
-
-
 def _places(g: ConvGeometry, columns: slice) -> tuple[Embedding, ...]:
     """For each tap the input's elements that a band of outputs reads; a band has whole rows."""
     width = prod(g.output_size[1:])
@@ -116,6 +112,7 @@ def _places_of_rows(g: ConvGeometry, start: int, stop: int) -> tuple[Embedding, 
 
 def _bands(engine: Engine, g: ConvGeometry, images: int) -> list[slice]:
     """Bands of columns that fit a cache; several images are small, and are one band."""
+    positions = prod(g.output_size)
     if images > 1:
-        return [slice(0, _positions(g))]
-    return engine.bands(_positions(g), _SMALLER * g.channels * prod(g.kernel), prod(g.output_size[1:]))
+        return [slice(0, positions)]
+    return engine.bands(positions, _SMALLER * g.channels * prod(g.kernel), prod(g.output_size[1:]))

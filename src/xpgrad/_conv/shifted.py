@@ -95,15 +95,12 @@ class Grid:
 
     def spread(self, engine: Engine, dY: Any) -> Any:
         """Output cotangents (n, O, *output_size) on the grid, (n, group, O / group, lead + length)."""
-        return self._flat(engine, engine.spread(dY, self.size, self.lead))
+        return rows_of_channels(engine.xp, self._geometry, engine.spread(dY, self.size, self.lead))
 
     def spread_rows(self, engine: Engine, dY: Any) -> Any:
         """Output cotangents on the grid's rows of outputs, (n, group, O / group, output_length)."""
-        return self._flat(engine, engine.spread(dY, (self._geometry.output_size[0], *self.size[1:]), 0))
-
-    def _flat(self, engine: Engine, dY: Any) -> Any:
         g = self._geometry
-        return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, dY.shape[2]))
+        return rows_of_channels(engine.xp, g, engine.spread(dY, (g.output_size[0], *self.size[1:]), 0))
 
     def gather(self, xp: Any, Y: Any) -> Any:
         """Outputs (n, group, O / group, output_length) as (n, O, *output_size)."""

@@ -149,13 +149,16 @@ class CompiledImages(InPlaceImages):
     def _patch_rows(
         self, kind: str, images: Any, places: Sequence[Embedding], P: Any, begins: bool, *bias: Any
     ) -> None:
-        from xpgrad.engine.images.compiled_patches import patch_work, with_addresses
+        from xpgrad.engine.images.compiled_patches import patch_work
 
         parts = self.parts(P.size)
         function, record, kept = patch_work(kind, images.dtype, images.shape, tuple(places), parts, begins)
-        self.run_planned(
-            function, parts, lambda at: flat(with_addresses(record, *at)), [images, P, *bias], kept
-        )
+
+        def numbers(at: Sequence[Any]) -> Sequence[Any]:
+            own = record.images._replace(address=at[0])
+            return flat(record._replace(images=own, patches=at[1], bias=at[2] if bias else 0))
+
+        self.run_planned(function, parts, numbers, [images, P, *bias], kept)
 
     # --- windows
 

@@ -31,12 +31,11 @@ def patch_work(
         size=prod(size), rows=Table(address_of(rows), len(rows)), taps=len(places), positions=positions,
         columns=count * positions, patches=0, bias=0, begins=int(begins),
     )  # fmt: skip
-    return _loop(kind, dtype, tiles().lanes(dtype)), record, rows
-
-
-def with_addresses(record: PatchRows, images: Any, patches: Any, bias: Any = 0) -> PatchRows:
-    """The record with the arrays' addresses."""
-    return record._replace(images=record.images._replace(address=images), patches=patches, bias=bias)
+    function = c_function(
+        f"{kind}_{dtype.name}", "images.native_shifts", "int64 data, int64 part", "made(fields(data), part)",
+        f"{kind}({dtype.name!r}, {tiles().lanes(dtype)})",
+    )  # fmt: skip
+    return function, record, rows
 
 
 @functools.lru_cache(maxsize=256)
@@ -45,11 +44,3 @@ def _rows_of_patches(places: tuple[Embedding, ...], size: tuple[int, ...], colum
     rows = rows_in_grid(places, size)
     rows[:, 1] += rows[:, 4] * columns
     return rows
-
-
-@functools.cache
-def _loop(kind: str, dtype: np.dtype, lanes: int) -> int:
-    """The address of a compiled ``(data, part)``."""
-    made = f"{kind}({dtype.name!r}, {lanes})"
-    call = "made(fields(data), part)"
-    return c_function(f"{kind}_{dtype.name}", "images.native_shifts", "int64 data, int64 part", call, made)

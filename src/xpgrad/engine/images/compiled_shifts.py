@@ -97,7 +97,6 @@ def tap_packing(
     return _loop("pack", dtype, tiles()), record, numbers
 
 
-@functools.cache
 def row_sums_loop(dtype: np.dtype) -> int:
     """The compiled function for a RowSums."""
     call = f"row_sums(fields(data), part, np.{dtype})"
@@ -298,7 +297,6 @@ def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
 # --- compiled code
 
 
-@functools.cache
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
     real, tiles, lanes = repr(dtype.name), (*kinds,), kinds.lanes(dtype)
@@ -310,5 +308,4 @@ def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
         made = f"products_by_tiles({real}, {tiles}, {vectors}, {COLUMNS})"
     else:
         made = f"products_by_positions({real}, {lanes})"
-    call = "made(fields(data), part)"
-    return c_function(f"{name}_{dtype.name}", "images.native_shifts", _PART, call, made)
+    return c_function(f"{name}_{dtype.name}", "images.native_shifts", _PART, "made(fields(data), part)", made)
