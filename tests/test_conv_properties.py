@@ -107,7 +107,7 @@ def test_the_rule_counts_the_packing_of_weights(images: int, channels: int, size
 def test_the_rule_for_strides_and_volumes(X: tuple, W: tuple, strides: int, expected: str) -> None:
     pads = (W[2] - 1) // 2
     attributes = {"strides": strides, "pads": pads, "dilations": 1, "group": 1, "auto_pad": "NOTSET"}
-    assert choice._preferred(True, True, conv_geometry("conv", X, W, **attributes)) == expected
+    assert choice._preferred(conv_geometry("conv", X, W, **attributes), True, True) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def preferred(X: tuple[int, ...], W: tuple[int, ...], group: int) -> str:
     """The rule's choice with compiled loops; the output is as large as the input."""
     pads = (W[2] - 1) // 2
     geometry = conv_geometry("conv", X, W, strides=1, pads=pads, dilations=1, group=group, auto_pad="NOTSET")
-    return choice._preferred(True, True, geometry)
+    return choice._preferred(geometry, True, True)
 
 
 @pytest.mark.parametrize("method", ["auto", "taps", "winograd", "patches", "shifted", "fft"])

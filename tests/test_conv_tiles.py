@@ -196,7 +196,7 @@ def test_images_in_stretches(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _forget_plans() -> None:
-    for plans in (compiled_shifts._plan_of_sums, compiled_shifts._plan_of_products):
+    for plans in (compiled_shifts.plan_of_sums, compiled_shifts.plan_of_products):
         plans.cache_clear()
 
 
@@ -217,8 +217,8 @@ def test_items_in_threads(name: str, threads: int, monkeypatch: pytest.MonkeyPat
         parts.append(plan.parts)
         return numbers(plan, *args)
 
-    setting = compiled_shifts._Setting(threads, 0, compiled_shifts.tiles())
-    monkeypatch.setattr(compiled_shifts._Setting, "of", lambda machine: setting)
+    setting = compiled_shifts.Setting(threads, 0, compiled_shifts.tiles())
+    monkeypatch.setattr(compiled_shifts.Setting, "of", lambda team: setting)
     monkeypatch.setattr(compiled_shifts.ShiftPlan, "numbers", counted)
     check(cases[name], "float64")
     assert max(parts) > 1

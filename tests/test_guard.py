@@ -33,10 +33,10 @@ def guarded(monkeypatch, compiled):
     """The guard, with nothing that was planned without it, or with a fault."""
     monkeypatch.setattr(guard, "on", True)
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
-    for plans in (compiled_shifts._plan_of_sums, compiled_shifts._plan_of_products):
+    for plans in (compiled_shifts.plan_of_sums, compiled_shifts.plan_of_products):
         plans.cache_clear()
     yield
-    for plans in (compiled_shifts._plan_of_sums, compiled_shifts._plan_of_products):
+    for plans in (compiled_shifts.plan_of_sums, compiled_shifts.plan_of_products):
         plans.cache_clear()
 
 

@@ -18,14 +18,13 @@ The unit of cost is a multiplication in the products of ``shifted``; all weights
 
 from __future__ import annotations
 
-import functools
 from math import log2, prod
 from operator import itemgetter
 from typing import NamedTuple
 
 from xpgrad._conv.fourier import Fourier, spectrum_shape
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method
+from xpgrad._conv.method import Method, kept
 from xpgrad._conv.patches import Patches
 from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
@@ -86,14 +85,13 @@ def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -
 
 def preferred(engine: Engine, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
-    if not geometry.static:
+    return _preferred(geometry, engine.compiles(), engine.can_transform())
+
+
+@kept
+def _preferred(g: ConvGeometry, compiled: bool, transforms: bool) -> str:
+    if not g.static:
         return "shifted"  # a compiler traces shapes with symbols, for which no cost is known
-    return _preferred(engine.compiles(), engine.can_transform(), geometry)
-
-
-@functools.lru_cache(maxsize=512)
-def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
-    g = geometry
     channels_in, made = g.channels // g.group, g.outputs // g.group
     few = channels_in * made <= (_FEW_COMPILED if compiled else _FEW)
     cost = g.multiplications * (_TAP if few else _TAP_IN_TILES if compiled else 1.0)

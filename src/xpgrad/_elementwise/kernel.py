@@ -55,7 +55,10 @@ class ElementwiseKernel:
     def __call__(self, arrays: Sequence[Any], numbers: Sequence[Any] = (), out: Any = None) -> Any:
         """The result, for numbers of the formula's parameters."""
         if self._checks:
-            numbers = self._checked(numbers)
+            checked = []  # a loop is faster than a comprehension
+            for (name, check), number in zip(self._checks, numbers, strict=True):
+                checked.append(check(self._operator, name, number))
+            numbers = checked
         if out is None:
             engine = engines.agreed(arrays)
             if engine is not None:
@@ -67,13 +70,6 @@ class ElementwiseKernel:
             lambda target: computation.engine.elementwise(self._formula, lifted, numbers, target),
             out,
         )
-
-    def _checked(self, numbers: Sequence[Any]) -> list[float]:
-        """The checked numbers; the loop is faster than a comprehension."""
-        checked = []
-        for (name, check), number in zip(self._checks, numbers, strict=True):
-            checked.append(check(self._operator, name, number))
-        return checked
 
     @explained
     def check(self, arrays: Sequence[Any], out: Any = None) -> Computation:

@@ -101,10 +101,11 @@ class CompiledImages(InPlaceImages):
 
     def sum_of_shifts(self, images: Any, weights: Any, shifts: Shifts, B: Any = None) -> Any:
         """By a plan."""
-        from xpgrad.engine.images.compiled_shifts import plan_of_sums
+        from xpgrad.engine.images.compiled_shifts import Setting, plan_of_sums
 
         images, made = self.contiguous(images), weights.shape[0] * weights.shape[1]
-        plan = plan_of_sums(self.team, images.dtype, images.shape, weights, shifts)
+        forms = images.dtype, images.shape, weights.shape, weights.starts
+        plan = plan_of_sums(*forms, shifts, Setting.of(self.team))
         Y = self.room((images.shape[0], made, *shifts.size), images)
         bias = self._zeros((made,), images) if B is None else self.contiguous(B)
         if not plan.complete:
@@ -116,10 +117,11 @@ class CompiledImages(InPlaceImages):
         self, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
     ) -> Any:
         """By a plan; each thread adds up some images."""
-        from xpgrad.engine.images.compiled_shifts import plan_of_products
+        from xpgrad.engine.images.compiled_shifts import Setting, plan_of_products
 
         a, images = self.contiguous(a), self.contiguous(images)
-        plan = plan_of_products(self.team, a.dtype, a.shape, images.shape, tuple(places), tuple(taps), group)
+        forms = a.dtype, a.shape, images.shape, tuple(places), tuple(taps), group
+        plan = plan_of_products(*forms, Setting.of(self.team))
         sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
         products = self.room((plan.parts, *sizes), a)
         self.run_plan(plan, [a, images, products])
@@ -128,7 +130,7 @@ class CompiledImages(InPlaceImages):
     # --- patches
 
     def patches(self, images: Any, places: Sequence[Embedding], group: int) -> Any:
-        """See `compiled_patches`."""
+        """Rows of images that are rows of a matrix."""
         if not self.compiles():
             return super().patches(images, places, group)
         n, channels = images.shape[:2]
@@ -140,7 +142,7 @@ class CompiledImages(InPlaceImages):
         self, total: Any, P: Any, places: Sequence[Embedding], shape: Sequence[int], B: Any = None,
         target: Any = None,
     ) -> Any:  # fmt: skip
-        """In the memory of the total or of the target; see `compiled_patches`."""
+        """In the memory of the total or of the target."""
         images = total if total is not None else self.room(shape, P) if target is None else target
         bias = self._zeros((shape[1],), P) if B is None else self.contiguous(B)
         self._patch_rows("add_patches", images, places, self.contiguous(P), total is None, bias)
@@ -149,7 +151,7 @@ class CompiledImages(InPlaceImages):
     def _patch_rows(
         self, kind: str, images: Any, places: Sequence[Embedding], P: Any, begins: bool, *bias: Any
     ) -> None:
-        from xpgrad.engine.images.compiled_patches import patch_work
+        from xpgrad.engine.images.compiled_shifts import patch_work
 
         parts = self.parts(P.size)
         function, record, kept = patch_work(kind, images.dtype, images.shape, tuple(places), parts, begins)

@@ -18,6 +18,7 @@ import numpy as np
 from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.records import (
     Batch,
+    PatchRows,
     Shared,
     ShiftedProducts,
     ShiftedSums,
@@ -139,7 +140,7 @@ class ShiftPlan:
 _LATER = Shared(0, 0, 0)  # a plan fills it in
 
 
-class _Setting(NamedTuple):
+class Setting(NamedTuple):
     """The number of threads, how much work they need (see `Team.grain`), and the tiles."""
 
     threads: int
@@ -147,7 +148,7 @@ class _Setting(NamedTuple):
     tiles: Tiles
 
     @classmethod
-    def of(cls, team: Team) -> _Setting:
+    def of(cls, team: Team) -> Setting:
         """The present setting."""
         return cls(team.free(), team.grain, tiles())
 
@@ -156,18 +157,12 @@ class _Setting(NamedTuple):
         return sharing.product_threads(multiplications, self.threads, self.grain)
 
 
-def plan_of_sums(
-    team: Team, dtype: np.dtype, images: tuple[int, ...], weights: PackedTaps, shifts: Shifts
-) -> ShiftPlan:
-    """The plan of `sum_of_shifts` for images of this shape; its arrays: images, weights, bias, results."""
-    return _plan_of_sums(dtype, images, weights.shape, weights.starts, shifts, _Setting.of(team))
-
-
 @functools.lru_cache(maxsize=_PLANS)
-def _plan_of_sums(
+def plan_of_sums(
     dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, ...], starts: tuple[int, ...],
-    shifts: Shifts, setting: _Setting,
+    shifts: Shifts, setting: Setting,
 ) -> ShiftPlan:  # fmt: skip
+    """The plan of `sum_of_shifts`; its arrays: images, weights, bias, results."""
     (group, sums, channels_in), places = weights, shifts.places
     tables = sum_tables(shifts, images[2:], starts)
     many, taken = _many_channels(sums, channels_in), tables.end - tables.begin
@@ -196,19 +191,12 @@ def _plan_of_sums(
     )  # fmt: skip
 
 
-def plan_of_products(
-    team: Team, dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...],
-    places: tuple[Embedding, ...], taps: tuple[tuple[int, int], ...], group: int,
-) -> ShiftPlan:  # fmt: skip
-    """The plan of `products_of_shifts` for these shapes; its arrays: both factors, results of each part."""
-    return _plan_of_products(dtype, a, images, places, taps, group, _Setting.of(team))
-
-
 @functools.lru_cache(maxsize=_PLANS)
-def _plan_of_products(
+def plan_of_products(
     dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...], places: tuple[Embedding, ...],
-    taps: tuple[tuple[int, int], ...], group: int, setting: _Setting,
+    taps: tuple[tuple[int, int], ...], group: int, setting: Setting,
 ) -> ShiftPlan:  # fmt: skip
+    """The plan of `products_of_shifts`; its arrays: both factors, results of each part."""
     size = (a[2], *places[0].grid[1:])
     taken, reach = prod(size), max(shift for _, shift in taps)
     a_rows = rows_in_grid((Embedding.of_all(size, (0,) * len(size)),), a[2:])
@@ -294,18 +282,46 @@ def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
     return min(choices, key=lambda vectors: (-(-sums // (vectors * lanes)) * vectors, -vectors))
 
 
+# --- patches
+
+
+def patch_work(
+    kind: str, dtype: np.dtype, images: Sequence[int], places: tuple[Embedding, ...], parts: int, begins: bool
+) -> tuple[int, PatchRows, Any]:
+    """The compiled function, its record without the arrays' addresses, and the memory of its tables."""
+    count, channels, *size = images
+    positions = prod(places[0].grid)
+    rows = _rows_of_patches(places, tuple(size), count * positions)
+    if kind == "patches":
+        begins = int(rows[:, 2].sum()) < len(places) * positions
+    record = PatchRows(
+        parts=parts, images=_batch(images), count=count, channels=channels,
+        size=prod(size), rows=_table(rows), taps=len(places), positions=positions,
+        columns=count * positions, patches=0, bias=0, begins=int(begins),
+    )  # fmt: skip
+    return _loop(kind, dtype, tiles()), record, rows
+
+
+@functools.lru_cache(maxsize=256)
+def _rows_of_patches(places: tuple[Embedding, ...], size: tuple[int, ...], columns: int) -> np.ndarray:
+    """The rows of an image in the rows of patches; each place begins `columns` after the previous place."""
+    rows = rows_in_grid(places, size)
+    rows[:, 1] += rows[:, 4] * columns
+    return rows
+
+
 # --- compiled code
 
 
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
-    real, tiles, lanes = repr(dtype.name), (*kinds,), kinds.lanes(dtype)
+    by_vectors, by_tiles = f"({dtype.name!r}, {kinds.lanes(dtype)})", f"({dtype.name!r}, {(*kinds,)})"
     if name == "pack":
-        made = f"tap_packing({real}, {tiles})"
+        made = f"tap_packing{by_tiles}"
     elif name == "sum_of_shifts":
-        made = f"sums_by_tiles({real}, {tiles})" if vectors else f"sums_by_positions({real}, {lanes})"
-    elif vectors:
-        made = f"products_by_tiles({real}, {tiles}, {vectors}, {COLUMNS})"
+        made = f"sums_by_tiles{by_tiles}" if vectors else f"sums_by_positions{by_vectors}"
+    elif name == "products_of_shifts" and vectors:
+        made = f"products_by_tiles({dtype.name!r}, {(*kinds,)}, {vectors}, {COLUMNS})"
     else:
-        made = f"products_by_positions({real}, {lanes})"
+        made = f"{'products_by_positions' if name == 'products_of_shifts' else name}{by_vectors}"
     return c_function(f"{name}_{dtype.name}", "images.native_shifts", _PART, "made(fields(data), part)", made)
