@@ -13,10 +13,13 @@ from compiled_calls import TEXT, called
 from xpgrad.engine.compiled import cache as compile_cache
 from xpgrad.engine.compiled import machine_code
 
+linkers = []  # others' functions are called until the process ends
+
 
 def in_a_new_process():
     """What was loaded is forgotten, as by the end of a process."""
     compile_cache._loaded.clear()
+    linkers.append(machine_code.linker())
     machine_code._linker.cache_clear()
     module = compile_cache.load("numbers", TEXT)
     return tuple(

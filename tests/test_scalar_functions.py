@@ -15,6 +15,7 @@ from compiled_calls import written
 from xpgrad.engine.compiled.machine_code import target
 from xpgrad.engine.compiled.native import elements
 from xpgrad.engine.compiled.register_tiles import features
+from xpgrad.engine.compiled.scalar_common import wide_vectors
 
 
 def products_are_fused():
@@ -269,7 +270,7 @@ class TestDouble:
         s = importlib.import_module("xpgrad.engine.compiled.scalar_float64")
 
         def loop(source, target, size):
-            s.wide_vectors()
+            wide_vectors()
             x, y = elements(source, 0, np.float64), elements(target, 0, np.float64)
             for i in range(size):
                 v = x[i]

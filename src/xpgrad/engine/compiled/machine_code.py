@@ -1,4 +1,4 @@
-"""Machine code: LLVM makes it for this machine, and links it into this process; needs llvmlite."""
+"""Machine code, which LLVM makes for this machine and links into this process; needs llvmlite."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CPU, FEATURES = "XPGRAD_CPU", "XPGRAD_CPU_FEATURES"
 
 
 def target() -> tuple[str, str, str]:
-    """The machine for which code is made: its triple, its CPU, and the features that LLVM may use.
+    """The machine for which code is made: its triple, its CPU, and its features for LLVM.
 
-    CPU and features are the host's, or those of `CPU` and `FEATURES`, as LLVM writes them: ``"haswell"``,
-    ``"+avx2,-avx512f"``. A CPU that is named alone has the features that LLVM knows of it.
+    CPU and features are the host's, or given by the variables `CPU` and `FEATURES`, in LLVM's words:
+    ``"haswell"``, ``"+avx2,-avx512f"``. A CPU without features has the features that LLVM knows.
     """
     triple = binding.get_process_triple()
     cpu, features = os.environ.get(CPU, ""), os.environ.get(FEATURES, "")
@@ -31,7 +31,7 @@ def target() -> tuple[str, str, str]:
 
 @functools.cache
 def _host_features() -> str:
-    """Empty where LLVM does not know the host."""
+    """The host's features; empty if LLVM does not know the host."""
     try:
         return binding.get_host_cpu_features().flatten()
     except RuntimeError:
@@ -39,7 +39,7 @@ def _host_features() -> str:
 
 
 class _Linker:
-    """What makes machine code and keeps what is linked into the process."""
+    """Makes machine code, and keeps linked code in the process."""
 
     def __init__(self, triple: str, cpu: str, features: str) -> None:
         binding.initialize_native_target()
@@ -63,31 +63,23 @@ class _Linker:
         return self._machine.emit_object(parsed)
 
     def optimize(self, module: binding.ModuleRef) -> None:
-        """Make a module's code fast."""
+        """Optimize a module."""
         tuning = binding.create_pipeline_tuning_options(speed_level=3)
         tuning.loop_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = True
         passes = binding.create_pass_builder(self._machine, tuning)
         passes.getModulePassManager().run(module, passes)
 
     def link(self, code: bytes) -> None:
-        """Make an object file's functions a part of the process."""
+        """Link an object file into the process."""
         self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:
-        """The address of a function that was linked."""
+        """The address of a linked function."""
         return int(self._engine.get_function_address(name))
 
 
-_linkers: list[_Linker] = []
-"""All that were made: whoever has a function's address relies on its code for the life of the process."""
-
-
-@functools.cache
-def _linker(triple: str, cpu: str, features: str) -> _Linker:
-    made = _Linker(triple, cpu, features)
-    _linkers.append(made)
-    return made
+_linker = functools.cache(_Linker)  # never cleared: functions are called until the process ends
 
 
 def linker() -> Any:
@@ -96,5 +88,5 @@ def linker() -> Any:
 
 
 def name_memory(name: str, address: int) -> None:
-    """Let code find integers of this process by a name; see `llvm_code.words_by_name`."""
+    """Give integers of this process a name for compiled code; see `llvm_code.words_by_name`."""
     binding.add_symbol(name, address)

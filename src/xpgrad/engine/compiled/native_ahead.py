@@ -1,30 +1,27 @@
-"""Rows that a time loop asks for ahead of their formula; needs llvmlite.
+"""Rows that a time loop prefetches for a formula; needs llvmlite.
 
-The rows of a formula come from far caches, and the formula waits for them. The product before it computes
-from near caches. So each pass of its tallest tiles asks for one line of these rows: a few at a time, because
-more of them keep the tiles' own lines waiting.
+A formula waits for its rows from far caches. The product before it computes from near caches. So each pass of
+its tallest tiles prefetches one line of these rows: more lines would delay the tiles' own.
 """
 
 from xpgrad.engine.compiled.native import fields, inside
 from xpgrad.engine.compiled.records import Ahead, Rows, length, positions
 from xpgrad.engine.process.memory import LINE
 
-__all__ = ["advance", "ask_rows", "asked", "begin", "forget"]
-
 _AT, _LENGTH, _ROWS = positions(Ahead), length(Ahead), positions(Rows)
 
 
 @inside()
 def forget(ahead):
-    """No ranges."""
+    """Remove all ranges."""
     fields(ahead)[_AT.left] = 0
 
 
 @inside()
 def ask_rows(ahead, head, m, itemsize, first, count):
-    """One more range: `count` rows from `first` on of the matrix whose Rows stands in head from m on.
+    """Add a range: `count` rows from `first` on, of the matrix whose Rows begins at m in head.
 
-    Rows far from one another are not asked for.
+    Rows far from one another are not prefetched.
     """
     line = head[m + _ROWS.line]
     if count > 0 and line <= 2 * head[m + _ROWS.columns]:
@@ -37,9 +34,9 @@ def ask_rows(ahead, head, m, itemsize, first, count):
 
 @inside()
 def begin(ahead, passes):
-    """Begin with the first range, unless a product before has; each of the products has so many passes.
+    """Begin with the first range, unless an earlier product did; each of the products has `passes` passes.
 
-    The pace is that of all passes for all ranges, at most a line each.
+    All passes share all ranges, but prefetch at most a line each.
     """
     ranges, total = fields(ahead), 0
     whole = passes * ranges[_AT.products]
@@ -56,6 +53,7 @@ def begin(ahead, passes):
 
 @inside()
 def _next_range(at):
+    """Go to the next range, if any."""
     if at[_AT.left]:
         one = fields(at[_AT.next])
         at[_AT.place], at[_AT.end] = one[0], one[0] + one[1]
@@ -67,7 +65,7 @@ def _next_range(at):
 
 @inside()
 def advance(ahead, passes):
-    """After a tile of so many passes."""
+    """Advance after a tile of `passes` passes."""
     at = fields(ahead)
     at[_AT.place] += passes * at[_AT.step]
     if at[_AT.place] >= at[_AT.end]:
@@ -76,6 +74,6 @@ def advance(ahead, passes):
 
 @inside()
 def asked(ahead):
-    """What the next tile asks for: a byte, and how far the next one is."""
+    """The byte that the next tile prefetches first, and the distance of the next byte."""
     at = fields(ahead)
     return at[_AT.place], at[_AT.step]

@@ -1,8 +1,9 @@
 """Products of small tiles in vector registers: the innermost loops of matrix products and convolutions.
 
 Compilers do not keep a tile of sums in registers by themselves, so these loops are written as vector
-instructions, as many sums at a time as there are registers for. Addresses come in at run time.
-Needs llvmlite.
+instructions, with as many sums as registers can hold. Addresses come in at run time. Needs llvmlite.
+
+A function returns a tile, which compiled code calls. Distances and counts are in elements.
 """
 
 from __future__ import annotations
@@ -17,16 +18,10 @@ from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_functio
 
 
 class Tiles(NamedTuple):
-    """The shapes of tiles for one kind of machine.
+    """The shapes of tiles for one kind of machine; a vector has `bytes` bytes.
 
-    Parameters
-    ----------
-    bytes : int
-        Of a vector.
-    tall, flat : tuple of int
-        Rows and vectors of a tile of `sum_tile`, for many rows and for the last few.
-    products : tuple of int
-        Rows of a tile of `product_tile`, for 1, 2, ... vectors.
+    `tall` and `flat` are the rows and vectors of a `sum_tile`, for many rows and for the last few. `products`
+    are the rows of a `product_tile`, for 1, 2, ... vectors.
     """
 
     bytes: int
@@ -35,33 +30,31 @@ class Tiles(NamedTuple):
     products: tuple[int, ...]
 
     def lanes(self, dtype: str | np.dtype) -> int:
-        """Elements of a vector."""
+        """The elements of a vector."""
         return self.bytes // np.dtype(dtype).itemsize
 
 
-# A tile of a matrix product asks for B so many rows ahead: a weight too large for near caches comes from the
-# last level, whose answer takes as long as these rows.
+# A tile of a matrix product prefetches B this many rows ahead: a weight too large for near caches comes from
+# the last level, which answers after the time of these rows.
 _AHEAD = 24
-# And for a row of C in so many of its first passes.
-_PACE = 4
+_PACE = 4  # passes for each row of C that is prefetched
 COPIED = 16
-"""Rows of B that are copied into all panels before the next ones: memory delivers whole rows sooner than a
-panel's part of each."""
+"""Rows of B that are copied into all panels together: memory delivers whole rows sooner than parts."""
 
-# Of two passes together LLVM keeps some sums on the stack.
+# With two passes in one, LLVM keeps some sums on the stack.
 _ALONE = "unroll.disable"
 
-# What a tile of a matrix product does with C: it writes there, or adds to it; it writes past the caches; or
-# it goes on with the sums that are there.
+# The treatment of C by a tile of a matrix product: set it, add to it, set it past the caches, or continue its
+# sums.
 SET, ADD, STREAM, CONTINUE = range(4)
 
-# A tile's sums, the vectors that it loads and one of equal elements fill 32 registers, or 16.
+# A tile's sums, the vectors that it loads and a vector of equal elements fill 32 registers, or 16.
 _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
 _FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
 
 
 def features() -> frozenset[str]:
-    """The features of the processor that compiled code may use, by LLVM's names."""
+    """The processor's features for compiled code, by LLVM's names."""
     words = target()[2].split(",")
     return frozenset(word[1:] for word in words if word.startswith("+"))
 
@@ -82,8 +75,8 @@ def tiles() -> Tiles:
 def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
     """Weighted sums of stretches of memory.
 
-    Returns ``tile(weights, elements, offsets, count, target, line)``: the first four are addresses and how
-    many offsets there are. For m below `rows` and t below ``vectors * lanes`` it sets
+    Returns ``tile(weights, elements, offsets, count, target, line)``, with addresses and the number of
+    offsets. For m below `rows` and t below ``vectors * lanes`` it sets
 
         target[m * line + t] = sum over k of weights[k * rows + m] * elements[offsets[k] + t]
     """
@@ -106,9 +99,8 @@ def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
     """Inner products of stretches of memory with columns.
 
-    Returns ``tile(elements, offsets, columns, count, target, line)``: `offsets` is the address of one for
-    each row, `count` how many elements a stretch has. For m below `rows` and i below
-    ``width = vectors * lanes`` it sets
+    Returns ``tile(elements, offsets, columns, count, target, line)``, with addresses, an offset for each row,
+    and `count` elements in a stretch. For m below `rows` and i below ``width = vectors * lanes`` it sets
 
         target[m * line + i] += sum over p of elements[offsets[m] + p] * columns[p * width + i]
     """
@@ -136,21 +128,20 @@ def matrix_tile(
 ) -> Any:  # fmt: skip
     """A tile of a matrix product, C = A B or C += A B.
 
-    Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, *asked)``: addresses of
-    elements, distances in elements, how many elements a sum has, how many columns the tile has (all of its
-    vectors' but some of the last one's), and what becomes of C; for the others see below. B has `panels`
-    panels of ``width = vectors * lanes`` columns each. For m below `rows` and t below `columns` it sets, or
-    adds to,
+    Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, *asked)``. A sum has `count`
+    terms. Only the last vector may have fewer `columns`. `add` is SET, ADD, STREAM or CONTINUE. B has
+    `panels` panels of ``width = vectors * lanes`` columns each. For m below `rows` and t below `columns` it
+    sets, or adds to,
 
         c[m * c_line + t] = sum over k of A[m, k] * b[(t // width) * b_panel + k * b_line + t % width]
 
-    with ``A[m, k] = a[m * a_line + k]`` by rows, else ``a[k * a_line + m]``. A whole vector is read of b
-    where the last one has fewer columns. Each sum is a chain of multiply-adds from zero on, or with CONTINUE
-    from C on, if it `goes_on`. Where it `streams`, STREAM takes a C whose
-    rows begin with whole vectors of memory; elsewhere that is SET.
+    with ``A[m, k] = a[m * a_line + k]`` by rows, else ``a[k * a_line + m]``. It reads whole vectors of b,
+    even if the last one has fewer columns. Each sum is a chain of multiply-adds from zero on, or from C on
+    with CONTINUE, which needs `goes_on`. If it `streams`, STREAM needs a C whose rows begin with whole
+    vectors of memory; otherwise STREAM is SET.
 
-    It prefetches what is needed after it: for each k and each of `asks` pairs (place, step), which are the
-    last arguments, the byte at ``place + k * step``; without any, of an A by rows the rows behind its own.
+    It prefetches for later tiles: the byte at ``place + k * step`` for each k and each of `asks` pairs
+    (place, step), the last arguments; without pairs, and with A by rows, the rows of A behind its own.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -176,14 +167,14 @@ def matrix_tile(
             code.prefetch([code.at(one, code.times(b_line, _AHEAD)) for one in places], write=False)
             for place, step in zip(asked[::2], asked[1::2], strict=True):
                 code.prefetch_byte(builder.add(place, builder.mul(k, step)))
-            if by_rows and not asks and rows in (4, 8):  # a row in turn: a line has more elements than these
+            if by_rows and not asks and rows in (4, 8):  # one row for each k: a line has more elements
                 row = builder.add(builder.and_(k, INT64(rows - 1)), INT64(rows))
                 code.prefetch([code.at(code.at(a, builder.mul(row, a_line)), k)], write=False, level=2)
             loaded = [code.load(one) for one in places]
             code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
 
-        # What is written comes while the sums are made. All of it at once keeps the factors waiting, but one
-        # loop has more registers for what else is asked for. A loop around short ones takes longer than both.
+        # C is prefetched during the sums. Prefetching it all at once delays A and B, but leaves registers for
+        # the pairs. A loop around short loops takes longer than both.
         if asks:
             for m in range(rows):
                 ask_row(INT64(m))
@@ -191,7 +182,7 @@ def matrix_tile(
                 multiply(k)
         else:
             first = code.at_most(count, _PACE * rows)
-            if streams:  # what goes past the caches is not asked for
+            if streams:  # no prefetch of what goes past the caches
                 first = builder.select(code.equal(add, STREAM), INT64(0), first)
             with code.loop(first, _ALONE) as k:
                 ask_row(builder.sdiv(k, INT64(_PACE)))
@@ -214,14 +205,14 @@ def matrix_tile(
 
 @functools.cache
 def copy_tile(dtype: str, lanes: int, vectors: int) -> Any:
-    """Rows of some vectors, copied.
+    """A copy of rows of some vectors.
 
-    Returns ``tile(source, row, count, target, line)``, with addresses, and distances in elements. For k below
-    `count` and t below ``vectors * lanes`` it sets
+    Returns ``tile(source, row, count, target, line)``. For k below `count` and t below ``vectors * lanes`` it
+    sets
 
         target[k * line + t] = source[k * row + t]
 
-    Meanwhile the rows that are `COPIED` further come into a cache.
+    and prefetches the rows `COPIED` further.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -242,8 +233,8 @@ def copy_tile(dtype: str, lanes: int, vectors: int) -> Any:
 def strip_tile(dtype: str, rows: int, strips: int) -> Any:
     """Strips of a matrix, each of `rows` elements of every line, which are packed line by line.
 
-    Returns ``tile(source, line, count, target, apart)``, with addresses, and distances in elements. For m
-    below `rows`, n below `strips` and k below `count` it sets
+    Returns ``tile(source, line, count, target, apart)``. For m below `rows`, n below `strips` and k below
+    `count` it sets
 
         target[n * apart + k * rows + m] = source[k * line + n * rows + m]
     """
@@ -262,10 +253,9 @@ def strip_tile(dtype: str, rows: int, strips: int) -> Any:
 
 @functools.cache
 def turn_tile(dtype: str, lanes: int) -> Any:
-    """A square of as many rows as a vector has elements, rows becoming columns.
+    """The transpose of a square of `lanes` rows.
 
-    Returns ``tile(source, row, target, line)``, with addresses and distances in elements. For p and i below
-    `lanes` it sets
+    Returns ``tile(source, row, target, line)``. For p and i below `lanes` it sets
 
         target[p * line + i] = source[i * row + p]
     """
@@ -274,7 +264,7 @@ def turn_tile(dtype: str, lanes: int) -> Any:
         source, row, target, line = arguments
         source, target = code.reals(source), code.reals(target)
         vectors = [code.load(code.at(source, code.times(row, i))) for i in range(lanes)]
-        for _ in range(lanes.bit_length() - 1):  # each time the elements of two vectors alternate
+        for _ in range(lanes.bit_length() - 1):  # each time, elements of two vectors alternate
             pairs = zip(vectors[: lanes // 2], vectors[lanes // 2 :], strict=True)
             vectors = [half for pair in pairs for half in code.alternating(*pair)]
         code.store([[code.variable(vector)] for vector in vectors], target, line)

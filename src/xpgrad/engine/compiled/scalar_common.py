@@ -1,4 +1,4 @@
-"""Scalar functions for float32 and float64 alike, and those that the dtype alone tells apart."""
+"""Parts of the scalar functions for float32 and for float64."""
 
 import numpy as np
 
@@ -6,25 +6,11 @@ from xpgrad.engine.compiled.native import inside
 from xpgrad.engine.compiled.translate import Intrinsic
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
 
-__all__ = ["abs", "sqrt", "wide_vectors"]
-
 inline = inside("contract")
 
 
-@inline
-def abs(x):  # noqa: A001 - the standard's name
-    """Absolute value."""
-    return -x if x < 0 else x
-
-
-@inline
-def sqrt(x):
-    """Square root, NaN below 0: an instruction."""
-    return np.sqrt(x)
-
-
 def ordered(real, integer):
-    """Numbers as integers in their order, the way back, and the integer below all: see `to_ordered`."""
+    """The functions from numbers to integers in the same order, and back; and the least integer."""
     limits = np.iinfo(integer)
     magnitude, sign_shift = integer(limits.max), integer(limits.bits - 1)
 
@@ -34,12 +20,12 @@ def ordered(real, integer):
 
     @inline
     def to_ordered(x):
-        """An integer that is greater for a greater x: vector instructions find the greatest of them."""
+        """An integer that is greater for a greater x: vector instructions find the greatest integer."""
         return integer(turned(real(x).view(integer)))
 
     @inline
     def from_ordered(bits):
-        """The way back from `to_ordered`."""
+        """The inverse of `to_ordered`."""
         return integer(turned(bits)).view(real)
 
     return to_ordered, from_ordered, integer(limits.min)
@@ -59,8 +45,8 @@ def polynomial_of(real, coefficients):
     return polynomial
 
 
-def tail_ratio_by(real, polynomial):
-    """`special.tail_ratio` by a polynomial in a dtype."""
+def normal_tails(real, polynomial):
+    """`special.tail_ratio` and `special.normal_cdf` in a dtype, by the polynomial of the first."""
     center, shift, step = real(polynomial.center), real(TAIL_SHIFT), real(TAIL_STEP)
     first, one = real(0.5 * TAIL_SHIFT), real(1)
     series = polynomial_of(real, polynomial.coefficients)
@@ -72,27 +58,29 @@ def tail_ratio_by(real, polynomial):
         p = series((z - center) * inverse)
         return (first + z * inverse * (step + inverse * p)) / (z + shift)
 
-    return tail_ratio
-
-
-def normal_cdf_by(real, tail_ratio):
-    """`special.normal_cdf` in a dtype."""
-    one = real(1)
-
     @inline
     def normal_cdf(z, e):
         """The normal distribution's probability below z."""
         tail = e * tail_ratio(abs(z))
         return tail if z < 0 else one - tail
 
-    return normal_cdf
+    return tail_ratio, normal_cdf
+
+
+@inline
+def log_or_limit(x, pole, y):
+    """The logarithm y of x, which is -inf at the pole and NaN below, or its limit; NaN for NaN."""
+    y = -np.inf if x == pole else y
+    y = np.nan if x < pole else y
+    y = np.inf if x == np.inf else y
+    return x if x != x else y
 
 
 @Intrinsic
 def wide_vectors(code):
-    """Have the function that calls it compiled for vector registers of 512 bits, where there are any.
+    """Compile the calling function for vector registers of 512 bits, if the machine has them.
 
-    LLVM takes those of 256 bits otherwise, half as fast in loops that compute more than they load.
+    LLVM prefers 256 bits, which take twice the time in loops that compute more than they load.
     """
-    # llvmlite passes on what is in its set of attributes, but adds to it only those that it knows
+    # llvmlite writes all attributes in its set, but `add` accepts only those that it knows
     set.add(code.builder.function.attributes, '"prefer-vector-width"="512"')

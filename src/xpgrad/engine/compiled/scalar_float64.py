@@ -1,8 +1,8 @@
 """The array API's elementwise functions for float64 scalars, in place of ``xp`` in compiled formulas.
 
-They are free of branches and calls, so that LLVM turns the loops around them into vector instructions, which
-calls of the C library would prevent. Their errors are asserted by a test against numbers of 200 bits: at
-most 4 units in the last place, subnormal numbers included.
+They have no branches and no calls, so that LLVM makes vector instructions of the loops around them. A test
+asserts their errors against numbers of 200 bits: at most 4 units in the last place, also for subnormal
+numbers.
 
 References: exp is reduced to |r| <= log(2)/2 with log(2) split in two, as in Cody and Waite, "Software Manual
 for the Elementary Functions" (1980); the polynomial is the minimax one of degree 10 for
@@ -12,26 +12,24 @@ coefficients of Sun's fdlibm (1993).
 
 import numpy as np
 
-from xpgrad.engine.compiled.scalar_common import *  # noqa: F403 - what both dtypes share
-from xpgrad.engine.compiled.scalar_common import inline, normal_cdf_by, ordered, polynomial_of, tail_ratio_by
+from xpgrad.engine.compiled.scalar_common import inline, log_or_limit, normal_tails, ordered, polynomial_of
 from xpgrad.engine.formulas.special import TAIL_DOUBLE
 
 real = np.float64
 inf = real(np.inf)
-tail_ratio = tail_ratio_by(real, TAIL_DOUBLE)
-normal_cdf = normal_cdf_by(real, tail_ratio)
+sqrt = np.sqrt
+tail_ratio, normal_cdf = normal_tails(real, TAIL_DOUBLE)
 to_ordered, from_ordered, LOWEST = ordered(real, np.int64)
 
 _LOG2_E = real(1.4426950408889634)
-_LN2_HIGH = real(6.93147180369123816490e-01)  # whose products with a power's number are exact
+_LN2_HIGH = real(6.93147180369123816490e-01)  # its products with n are exact
 _LN2_LOW = real(1.90821492927058770002e-10)
-_EPSILON = real(2.0**-52)
-_SHIFT = real(6755399441055744)  # 1.5 * 2**52: of a sum with it the last bit is 1
+_SHIFT = real(6755399441055744)  # 1.5 * 2**52: a sum with it has integer spacing
 _SHIFT_BITS = np.int64(0x4338000000000000)
 _BIAS = np.int64(1023)
 _MANTISSA = np.int64(52)
 _SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
-_HIGH_BITS = np.int64(-1 << 27)  # of a number those of its first half
+_HIGH_BITS = np.int64(-1 << 27)  # the first half of a number
 _EXP_MIN, _EXP_MAX = real(-746), real(710)  # beyond them exp is 0 and inf
 _EXPM1_MIN = real(-40)  # expm1 rounds to -1
 _TANH_MAX = real(20)  # tanh rounds to 1
@@ -42,7 +40,7 @@ _TO_NORMAL = real(2.0**54)
 
 @inline
 def _between(x, low, high):
-    """The number, or the bound that it is beyond; NaN if it is NaN."""
+    """The number, limited to low .. high; NaN for NaN."""
     v = high if x > high else x
     return low if v < low else v
 
@@ -80,8 +78,8 @@ _log_rest = polynomial_of(
 def _exp_of_sum(v, small):
     """exp(v + small) for v between the bounds of exp and |small| < 1e-4.
 
-    The power of two comes in two factors: one alone would be no number near the largest and the smallest
-    ones, and only the last product rounds, to a subnormal number or to inf.
+    The power of two has two factors, since it may be too large or too small for a number. Only the last
+    product rounds, to a subnormal number or to inf.
     """
     n, r = _reduced(v)
     r = r + small
@@ -98,16 +96,17 @@ def exp(x):
 
 @inline
 def logistic(x):
-    """1 / (1 + exp(-x)), by exp(-abs(x)): exp(-x) is above the largest number before this is 0."""
+    """1 / (1 + exp(-x)), by exp(-abs(x)), since exp(-x) could overflow."""
     e = exp(x if x < 0 else -x)
     return (e if x < 0 else 1) / (1 + e)
 
 
 @inline
 def gaussian(z):
-    """exp(-z**2 / 2) for finite z: an error of z**2 would be multiplied by its size.
+    """exp(-z**2 / 2) for finite z.
 
-    The square of the first half of z's bits is exact, and what is left of z**2 is small.
+    An error of z**2 would be multiplied by z**2. The square of the first half of z's bits is exact, and the
+    rest of z**2 is small.
     """
     v = _between(z, -_GAUSSIAN_MAX, _GAUSSIAN_MAX)
     high = np.int64(real(v).view(np.int64) & _HIGH_BITS).view(np.float64)
@@ -119,7 +118,7 @@ def expm1(x):
     """exp(x) - 1, accurate near 0."""
     n, r = _reduced(_between(x, _EXPM1_MIN, _EXP_MAX))
     y = _exp_rest(r) * (r * r) + r
-    # of 2**(n - 1): 2**1024 is above the largest number
+    # 2**(n - 1), since 2**1024 is above the largest number
     half_power = _power(n - 1 + _SHIFT)
     scaled = (half_power * y + (half_power - 0.5)) * 2
     y = y if n == 0 else scaled
@@ -129,7 +128,7 @@ def expm1(x):
 @inline
 def tanh(x):
     """Hyperbolic tangent."""
-    # by exp(-2 |x|) = p (1 + y), of which 1 - p and 1 + p are exact where y counts
+    # by exp(-2 |x|) = p (1 + y); 1 - p and 1 + p are exact where y matters
     v = abs(x)
     v = _TANH_MAX if v > _TANH_MAX else v
     n, r = _reduced(-2 * v)
@@ -142,7 +141,7 @@ def tanh(x):
 
 @inline
 def _number(k):
-    """An integer as a real number, without an instruction that some processors have for scalars alone."""
+    """An integer as a real number; some processors have no vector instruction for that."""
     return np.int64(k + _SHIFT_BITS).view(np.float64) - _SHIFT
 
 
@@ -170,11 +169,7 @@ def log(x):
     k, m = _parts(x * _TO_NORMAL if small else x)
     n = _number(k)
     n = n - real(54) if small else n
-    y = _log_of(n, m - 1)
-    y = -np.inf if x == 0 else y
-    y = np.nan if x < 0 else y
-    y = np.inf if x == np.inf else y
-    return x if x != x else y
+    return log_or_limit(x, 0, _log_of(n, m - 1))
 
 
 @inline
@@ -186,21 +181,5 @@ def log1p(x):
     lost = 1 - (u - x) if x > 1 else x - (u - 1)
     f = m - 1 + lost * scale
     f = x if k == 0 else f
-    y = _log_of(_number(k), f)
-    y = -np.inf if x == -1 else y
-    y = np.nan if x < -1 else y
-    y = np.inf if x == np.inf else y
-    y = x if x != x else y
+    y = log_or_limit(x, -1, _log_of(_number(k), f))
     return x if x == 0 else y  # with its sign
-
-
-@inline
-def zeros_like(x):
-    """Zero of x's type."""
-    return real(0)
-
-
-@inline
-def epsilon(x):
-    """The distance from 1 to the next number."""
-    return _EPSILON

@@ -1,4 +1,4 @@
-"""Formulas as LLVM instructions: a formula is called once, on numbers that write down what is done with them.
+"""Formulas as LLVM instructions: a formula is called once, on numbers that record its operations.
 
 A formula has one type and no branches. Needs llvmlite.
 """
@@ -18,10 +18,7 @@ _CONTRACT = ("contract",)  # a product and a sum may become one instruction
 
 
 class Emitter:
-    """Where instructions go, and the dtype of the numbers.
-
-    `real` is ``np.float32`` or ``np.float64``.
-    """
+    """Where instructions are written, and the dtype of numbers, ``np.float32`` or ``np.float64``."""
 
     def __init__(self, code: Code, real: type[np.floating]) -> None:
         self.code, self.builder, self.real = code, code.builder, real
@@ -30,7 +27,7 @@ class Emitter:
     def value(self, number: Any) -> ir.Value:
         """The LLVM value of a number or condition; numbers from Python become constants.
 
-        An integer of NumPy's stays an integer, every other number gets the dtype.
+        NumPy's integers stay integers; every other number gets the dtype.
         """
         if isinstance(number, Number):
             return number.value
@@ -41,7 +38,7 @@ class Emitter:
         return ir.Constant(self.type, float(self.real(number)))
 
     def alike(self, operands: Sequence[Any]) -> list[ir.Value]:
-        """The values of operands of one instruction: beside a real number integers become such, too."""
+        """The values of an instruction's operands; with a real number, integers become real numbers."""
         values = [self.value(operand) for operand in operands]
         if all(value.type == values[0].type for value in values):
             return values
@@ -63,7 +60,7 @@ class Emitter:
 
 
 def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], Callable[..., Number]]:
-    """The methods that write an instruction, and the same with the other operand first."""
+    """The methods that write an instruction, and the instruction with swapped operands."""
 
     def forward(self: Number, other: Any) -> Number:
         return self.emit(instruction, self, other, **options)
@@ -75,14 +72,14 @@ def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], 
 
 
 def _rounded_sum(value: ir.Value) -> ir.Value:
-    """A value that is compared: a sum is rounded as NumPy rounds it, since its rounding decides at a kink."""
+    """A compared value: a sum is rounded as NumPy rounds it, since its rounding decides at a kink."""
     if getattr(value, "opname", None) in ("fadd", "fsub"):
         value.flags = []
     return value
 
 
 def _comparison(how: str, *, of_nan: bool) -> Callable[..., Number]:
-    """The method that writes a comparison of integers or reals; of NaN it has a fixed result."""
+    """The method that writes a comparison of integers or reals; `of_nan` is its result for NaN."""
     of_reals = "fcmp_unordered" if of_nan else "fcmp_ordered"
 
     def compare(self: Number, other: Any) -> Number:
@@ -95,7 +92,7 @@ def _comparison(how: str, *, of_nan: bool) -> Callable[..., Number]:
 
 
 class Number:
-    """A number or condition of the code that is being made: operators and comparisons add instructions."""
+    """A number or condition of compiled code: operators and comparisons write instructions."""
 
     __array_ufunc__ = None  # NumPy's scalars leave their operators to this class
     __hash__ = None  # type: ignore[assignment]
@@ -137,7 +134,7 @@ class Number:
 
 
 class Scalars:
-    """What a traced formula gets as ``xp``: the scalar functions of a dtype."""
+    """The ``xp`` of a traced formula: the scalar functions of a dtype."""
 
     def __init__(self, dtype: str) -> None:
         self.real = getattr(np, dtype)
@@ -148,8 +145,6 @@ class Scalars:
         if not isinstance(condition, Number):
             return x if condition else y
         return condition.emit("select", condition, x, y)
-
-    # as in `scalar_common`, with comparisons that are traced
 
     def maximum(self, x: Any, y: Any) -> Any:
         """The larger of the two; NaN if `x` is."""
@@ -162,6 +157,14 @@ class Scalars:
     def abs(self, x: Any) -> Any:
         """Absolute value."""
         return abs(x)
+
+    def zeros_like(self, x: Any) -> Any:
+        """Zero."""
+        return self.real(0)
+
+    def epsilon(self, x: Any) -> Any:
+        """The distance from 1 to the next number."""
+        return np.finfo(self.real).eps
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._functions, name)
