@@ -1,4 +1,4 @@
-"""Formulas as machine code: a formula enters, the address of a compiled C function leaves.
+"""From formulas to machine code: the address of a compiled C function for each formula and loop.
 
 `formula_code` writes the text of a C function, and calls the formula itself once: on the numbers of
 `tracing`, whose operators write LLVM instructions. `native_loops` writes the pass over vectors around them.

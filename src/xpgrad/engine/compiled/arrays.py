@@ -37,8 +37,6 @@ def compiled_elements(
 
     Parameters
     ----------
-    formula : Formula
-        The formula.
     operands : sequence of {"each", "one", "integers", None}
         The form of each operand: an element for each of the result's, one for all, integers of 32 bits, or
         absent. A row formula itself says for what its operands have elements.

@@ -119,18 +119,12 @@ def _read_by(function: FunctionType) -> list[tuple[str, Any]]:
     """The outer names that a function reads, and their values: its module's, and its enclosing functions'."""
     names = dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names)
     read = [(name, function.__globals__[name]) for name in names if name in function.__globals__]
-    modules = [
-        vars(value) for _, value in read if isinstance(value, ModuleType) and _is_ours(value, function)
-    ]
+    package = function.__module__.partition(".")[0]  # of other packages the version decides
+    found = [value for _, value in read if isinstance(value, ModuleType)]
+    modules = [vars(module) for module in found if module.__name__.partition(".")[0] == package]
     within = [(name, own[name]) for own in modules for name in names if name in own]
     around = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return [*read, *within, *((name, cell.cell_contents) for name, cell in around)]
-
-
-def _is_ours(module: ModuleType, function: FunctionType) -> bool:
-    """Whether a module belongs to the function's package; of other packages the version decides."""
-    package, _, _ = function.__module__.partition(".")
-    return module.__name__.partition(".")[0] == package
 
 
 def _parts_of(function: FunctionType) -> Iterator[str]:

@@ -18,13 +18,6 @@ def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
         return builder.alloca(kind)
 
 
-def variable_with(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """A variable that begins with this value."""
-    place = variable(builder, value.type)
-    builder.store(value, place)
-    return place
-
-
 def advise(branch: ir.Instruction, name: str, *values: ir.Value) -> None:
     """Set one of LLVM's options, by its name, for the loop that the branch goes back to."""
     module = branch.function.module

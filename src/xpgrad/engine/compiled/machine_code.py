@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
 import os
+import sys
 from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
 
 from xpgrad.engine.compiled.llvm_code import SYSTEM
-from xpgrad.engine.compiled.system_calls import find_system_calls
+from xpgrad.engine.compiled.records import SystemCalls
+from xpgrad.engine.process.blas import symbol
 
 CPU, FEATURES = "XPGRAD_CPU", "XPGRAD_CPU_FEATURES"
 """Environment variables: another CPU than this machine's, by LLVM's name, and its features."""
@@ -38,6 +42,26 @@ def _host_features() -> str:
         return ""
 
 
+def _system_calls() -> SystemCalls:
+    """The functions of this system, by their addresses; 0 for each that it lacks.
+
+    Compiled code cannot call them by name: linking a name that the system lacks would end the process. Python
+    has memory on every system. The numbers of ``madvise`` depend on the system, and compiled code knows
+    Linux's.
+    """
+    python = (ctypes.pythonapi.PyMem_RawMalloc, ctypes.pythonapi.PyMem_RawFree)
+    malloc, free = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in python)
+    names = ("ucrtbase", "kernel32") if sys.platform == "win32" else (None,)
+    libraries = [ctypes.CDLL(name) for name in names]
+
+    def first(*names: str) -> int:
+        addresses = (symbol(library, name) for name in names for library in libraries)
+        return next((address for address in addresses if address), 0)
+
+    advise = first("madvise") if sys.platform == "linux" else 0
+    return SystemCalls(malloc, free, first("sched_yield", "SwitchToThread"), advise, mmap.PAGESIZE)
+
+
 class _Linker:
     """Makes machine code, and keeps linked code in the process."""
 
@@ -50,7 +74,7 @@ class _Linker:
         kind = binding.Target.from_triple(triple)
         options = {"opt": 3, "reloc": reloc, "codemodel": "jitdefault", "jit": True}
         self._machine = kind.create_target_machine(cpu=cpu, features=features, **options)
-        self._calls = np.asarray(find_system_calls(), dtype=np.int64)
+        self._calls = np.asarray(_system_calls(), dtype=np.int64)
         name_memory(SYSTEM, self._calls.ctypes.data)
         backing = binding.parse_assembly(f'target triple = "{triple}"')
         self._engine = binding.create_mcjit_compiler(backing, self._machine)

@@ -125,7 +125,7 @@ HostWords and of `native_foreign.task`.
 """
 
 SystemCalls = namedtuple("SystemCalls", "malloc free give_way advise page")
-"""Addresses of functions of the operating system, 0 for each that it lacks; see `compiled.system_calls`.
+"""Addresses of functions of the operating system, 0 for each that it lacks; see `compiled.machine_code`.
 
 The functions are ``malloc(size)``, ``free(address)``, ``sched_yield()`` and
 ``madvise(address, size, advice)``. `page` is the number of bytes in a page of memory.

@@ -181,7 +181,8 @@ def matrix_tile(
             with code.loop(count, _ALONE) as k:
                 multiply(k)
         else:
-            first = code.at_most(count, _PACE * rows)
+            most = INT64(_PACE * rows)
+            first = builder.select(builder.icmp_signed("<", count, most), count, most)
             if streams:  # no prefetch of what goes past the caches
                 first = builder.select(code.equal(add, STREAM), INT64(0), first)
             with code.loop(first, _ALONE) as k:

@@ -71,20 +71,16 @@ def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], 
     return forward, backward
 
 
-def _rounded_sum(value: ir.Value) -> ir.Value:
-    """A compared value: a sum is rounded as NumPy rounds it, since its rounding decides at a kink."""
-    if getattr(value, "opname", None) in ("fadd", "fsub"):
-        value.flags = []
-    return value
-
-
 def _comparison(how: str, *, of_nan: bool) -> Callable[..., Number]:
     """The method that writes a comparison of integers or reals; `of_nan` is its result for NaN."""
     of_reals = "fcmp_unordered" if of_nan else "fcmp_ordered"
 
     def compare(self: Number, other: Any) -> Number:
         emitter = self.emitter
-        values = [_rounded_sum(value) for value in emitter.alike([self, other])]
+        values = emitter.alike([self, other])
+        for value in values:  # a compared sum is rounded as in NumPy: its rounding decides at a kink
+            if getattr(value, "opname", None) in ("fadd", "fsub"):
+                value.flags = []
         instruction = "icmp_signed" if isinstance(values[0].type, ir.IntType) else of_reals
         return Number(emitter, getattr(emitter.builder, instruction)(how, *values))
 

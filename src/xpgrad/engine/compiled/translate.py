@@ -608,8 +608,7 @@ class _Body(_Expressions):
         self._assign(target, self._code.binary(sign, before, self._value(statement.value)))
 
     def _do_expr(self, statement: ast.Expr) -> None:
-        if not isinstance(statement.value, ast.Constant):
-            self._value(statement.value)
+        self._value(statement.value)
 
     def _do_return(self, statement: ast.Return) -> None:
         value = None if statement.value is None else self._value(statement.value)

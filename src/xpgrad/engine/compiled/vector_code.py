@@ -11,7 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from xpgrad.engine.compiled.llvm_code import INT64, declared, loop, variable_with
+from xpgrad.engine.compiled.llvm_code import INT64, declared, loop
+from xpgrad.engine.compiled.llvm_code import variable as variable_of
 from xpgrad.engine.compiled.native import generated
 from xpgrad.engine.compiled.translate import Code
 
@@ -41,8 +42,7 @@ class VectorCode:
     """Vector instructions."""
 
     def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
-        self.builder = builder
-        self._dtype, self._lanes = dtype, lanes
+        self.builder, self._lanes = builder, lanes
         self._real, self._size = _REALS[dtype]
         self._vector = ir.VectorType(self._real, lanes)
         self._name = f"v{lanes}f{8 * self._size}"  # of the type in LLVM's functions
@@ -66,17 +66,15 @@ class VectorCode:
         """A product of integers."""
         return self.builder.mul(number, INT64(factor))
 
-    def at_most(self, number: Any, limit: int) -> Any:
-        """The smaller of the number and the limit."""
-        return self.builder.select(self.builder.icmp_signed("<", number, INT64(limit)), number, INT64(limit))
-
     def equal(self, number: Any, other: int) -> Any:
         """Whether an integer equals another."""
         return self.builder.icmp_signed("==", number, INT64(other))
 
     def variable(self, value: Any) -> Any:
         """A variable, which becomes a register."""
-        return variable_with(self.builder, value)
+        place = variable_of(self.builder, value.type)
+        self.builder.store(value, place)
+        return place
 
     def loop(self, count: Any, advice: str = "") -> AbstractContextManager[Any]:
         """A loop over the numbers below `count`; for `advice` see `llvm_code.advise`."""
@@ -92,10 +90,6 @@ class VectorCode:
             write(self.times(number, self._lanes), None)
         last = self.times(before, self._lanes)
         write(last, self.builder.sub(count, last))
-
-    def of_elements(self) -> VectorCode:
-        """Instructions on vectors of one element."""
-        return VectorCode(self.builder, self._dtype, 1)
 
     def prefetch(self, places: Iterable[Any], write: bool, level: int = 1) -> None:
         """Prefetch the lines of these places, as `prefetch`."""

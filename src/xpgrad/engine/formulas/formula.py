@@ -1,4 +1,4 @@
-"""Formulas and products: the work of a time loop, written once; every engine runs it in its own way."""
+"""Formulas and products: the stages of a time loop, written once for all engines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 class Formula:
     """An elementwise function of arrays, with its constants fixed.
 
-    ``function(xp, *operands, **constants)`` may use the operators of Python, the elementwise functions of
-    the array API through
-    ``xp``, ``if`` on constants and on ``operand is None``, and other such functions, called with ``xp`` as
-    their first argument. So an engine can evaluate it on whole arrays, block by block, or compiled on
-    scalars: then ``xp`` has scalar functions.
+    ``function(xp, *operands, **constants)`` may use Python's operators, the array API's elementwise functions
+    through ``xp``, ``if`` on constants and on ``operand is None``, and other such functions, called with
+    ``xp`` as their first argument. So an engine can evaluate it on whole arrays, on blocks, or compiled on
+    scalars, with scalar functions in ``xp``.
 
     Parameters
     ----------
     function : callable
         Takes ``xp``, its operands (each an array, None, or a tuple of these) by position, and its constants
-        by keyword. Returns a tuple of the same kind; of its results only the order counts.
+        by keyword. Returns a tuple of such results; only their order counts.
     constants : dict
         Numbers, booleans, None, functions of the same kind, or named tuples of these (an activation with its
         parameters).
@@ -39,9 +38,9 @@ class Formula:
 
     @property
     def key(self) -> tuple:
-        """The key of this formula: hashable, equal for equal formulas.
+        """The function, the constants and the parameters: hashable, and equal for equal formulas.
 
-        Numbers are stored as text, so NaN equals NaN, and 0.0 differs from -0.0.
+        Numbers become text, so NaN equals NaN, and 0.0 differs from -0.0.
         """
         constants = tuple((name, _key_of(value)) for name, value in sorted(self.constants.items()))
         return self.function, constants, self.parameters
@@ -51,7 +50,7 @@ _WORDS = {"None": None, "True": True, "False": False}
 
 
 def _key_of(constant: Any) -> Any:
-    """A number, flag or None as text; a function as it is; of a named tuple each."""
+    """A number, flag or None becomes text; a function stays; a named tuple has the keys of its fields."""
     if callable(constant):
         return constant
     if isinstance(constant, tuple):
@@ -60,7 +59,7 @@ def _key_of(constant: Any) -> Any:
 
 
 def constant_of(key: Any) -> Any:
-    """The constant that has this key."""
+    """The constant of a key."""
     if callable(key):
         return key
     if isinstance(key, tuple):
@@ -76,19 +75,18 @@ class Operand(NamedTuple):
     Parameters
     ----------
     rows : buffer or None
-        A buffer from the engine's ``wrap``, ``rows`` or ``carry``, shape (rows, blocks * width). None stands
-        for an absent operand: the formula gets None for each block.
+        A buffer from the engine's ``wrap``, ``rows`` or ``carry``, shape (rows, blocks * width). If it is
+        None, the operand is absent, and the formula gets None for each block.
     blocks : int
         The number of equal blocks of columns.
     at : str
         Which rows a step uses. ``"now"``, ``"before"`` and ``"local"``: from the step's row of that name on.
         ``"first"``: from row 0 on. ``"every"``: the only row, for all rows of the step.
     order : tuple of int, optional
-        The blocks that the formula takes; all in order by default. Others are not read, and keep what an
-        earlier stage of the step wrote there.
+        The blocks that the formula takes; all in order by default. The stage neither reads nor writes others.
     of_row : bool
-        Whether the buffer has one column, with a number for each row. As an input the number applies to every
-        column; as an output it is the mean of the formula's result over the row.
+        Whether the buffer has one number for each row. As an input the number applies to every column; as an
+        output it is the mean of the formula's result over the row.
     """
 
     rows: Any
@@ -104,15 +102,7 @@ class Operand(NamedTuple):
 
 
 class Elementwise(NamedTuple):
-    """A stage of a time loop: a formula on rows.
-
-    Parameters
-    ----------
-    formula : Formula
-        What to evaluate.
-    inputs, outputs : sequence of Operand
-        Its operands and its results; an output may be an input.
-    """
+    """A stage of a time loop: a formula on rows; an output may be an input."""
 
     formula: Formula
     inputs: Sequence[Operand]
@@ -120,20 +110,17 @@ class Elementwise(NamedTuple):
 
 
 def evaluate(function: Callable[..., tuple], operands: Iterable[Sequence[Any]]) -> Iterator[Any]:
-    """All blocks of a formula's results, for the blocks of each of its operands."""
+    """All blocks of a formula's results, from the blocks of each operand."""
     for result in function(*(blocks[0] if len(blocks) == 1 else tuple(blocks) for blocks in operands)):
-        if isinstance(result, tuple):
-            yield from result
-        else:
-            yield result
+        yield from result if isinstance(result, tuple) else (result,)
 
 
 class Product(NamedTuple):
     """A stage of a time loop: rows times a weight.
 
-    A weight of heads is a stack (blocks, heads, k, n): each head's columns meet its own matrices alone.
-    Either the source has the heads' columns once and the target those of every block, or the source has those
-    of every block and the target the sum of the blocks' products. Columns stand by block, then by head.
+    A weight of heads is a stack (blocks, heads, k, n): the columns of a head are multiplied by its own
+    matrices. Either the source has one block of columns and the target has all blocks, or the source has all
+    blocks and the target has the sum of their products. Columns are ordered by block, then by head.
 
     Parameters
     ----------
@@ -153,7 +140,7 @@ class Product(NamedTuple):
 class Span(NamedTuple):
     """The rows of one step of a time loop: their number, and the first row for each kind of operand.
 
-    An engine takes the steps as an integer array, with one row for each step.
+    An engine takes the steps as an array of integers, with a row for each step.
     """
 
     rows: int

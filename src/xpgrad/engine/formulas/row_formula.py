@@ -1,11 +1,11 @@
-"""A row formula: elementwise parts and reductions over a row, written once for every engine."""
+"""Row formulas: elementwise parts and reductions over a row, written once for all engines."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import Parameter, signature
 from typing import Any
 
 
@@ -16,8 +16,8 @@ class Step:
     Parameters
     ----------
     function : callable
-        A function like a `Formula`'s: ``function(xp, *operands, **constants)`` returns a tuple of results.
-        Its positional parameters are named after operands of the row formula and results of earlier steps.
+        As in `Formula`: ``function(xp, *operands, **constants)`` returns a tuple of results. Its positional
+        parameters are named after operands of the row formula and results of earlier steps.
     results : mapping of str to str
         The name and use of each result. ``"max"`` and ``"sum"`` reduce it over the row (a max ignores NaN, a
         sum does not). ``"each"`` keeps it for every element of the row. ``"row"`` is already one number per
@@ -30,24 +30,25 @@ class Step:
     @cached_property
     def operands(self) -> tuple[str, ...]:
         """The names of the function's operands, without ``xp``."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)[1:]
+        return self._parameters(Parameter.POSITIONAL_OR_KEYWORD)[1:]
 
     @cached_property
     def constants(self) -> tuple[str, ...]:
         """The names of the constants that the function takes."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        return self._parameters(Parameter.KEYWORD_ONLY)
+
+    def _parameters(self, kind: Any) -> tuple[str, ...]:
+        return tuple(p.name for p in signature(self.function).parameters.values() if p.kind is kind)
 
 
 @dataclass(frozen=True, eq=False)
 class RowFormula:
-    """Steps over rows; rows are independent.
+    """A sequence of steps over a row; rows are independent.
 
     Parameters
     ----------
     steps : tuple of Step
-        In order.
+        The steps, in order.
     outputs : tuple of str
         The wanted results: at most one ``"each"``, from the last step that has one, and numbers per row.
     each, rows, columns : tuple of str
@@ -55,7 +56,7 @@ class RowFormula:
     parameters : tuple of str
         Names of numbers that each call passes.
     constants : dict
-        As a `Formula`'s.
+        As in `Formula`.
     """
 
     steps: tuple[Step, ...]
@@ -79,7 +80,7 @@ class RowFormula:
 
     @cached_property
     def replaceable(self) -> frozenset[str]:
-        """The operands that no step reads after an ``"each"`` result was written over them."""
+        """The operands that an ``"each"`` result may overwrite, because no later step reads them."""
         kept = [number for number, step in enumerate(self.steps) if "each" in step.results.values()]
         later = self.steps[kept[0] + 1 :] if kept else ()
         return frozenset(self.each) - {name for step in later for name in step.operands}

@@ -1,7 +1,7 @@
 """Elementwise functions for formulas that the array API lacks.
 
-Formulas call them like their own helpers, with ``xp`` first. These versions work on arrays of any namespace.
-A namespace's own function of the same name comes first: compiled scalars have all of them.
+Formulas call them with ``xp`` first, on arrays of any namespace. A namespace's own function of the same name
+takes precedence: compiled scalars have all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Polynomial(NamedTuple):
     """A polynomial p, highest power first, in q = (z - center) / (z + center).
 
     With i = 1 / (z + center) and d = 0.75, (z + d) tail_ratio(z) is
-    d / 2 + z i (1 / sqrt(2 pi) - d / 2 + i p(q)). The value at 0 and the limit are separate from p, so the
+    d / 2 + z i (1 / sqrt(2 pi) - d / 2 + i p(q)). The value at 0 and the limit do not depend on p, so the
     rounding of p matters little.
     """
 
@@ -26,7 +26,7 @@ class Polynomial(NamedTuple):
 
 
 # Chebyshev expansions over 0 <= z <= inf, truncated at the dtype's rounding and written as powers.
-# Their variable is that of Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x in
+# Their variable is from Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x in
 # 0 <= x < inf" (1981); tail_ratio(z) is half of that function at z / sqrt(2).
 TAIL_SINGLE = Polynomial(
     2.75,

@@ -101,7 +101,7 @@ def _row(dtype: str, lanes: int) -> Any:
                         write(result, [each(first), one])
                 is_done = builder.or_(is_each, is_one) if used == 2 else is_each
                 with builder.if_then(builder.not_(is_done)), code.loop(count) as j:
-                    sources, element = [(first, x), (second, z)][:used], code.of_elements()
+                    sources, element = [(first, x), (second, z)][:used], VectorCode(builder, dtype, 1)
                     loaded = [element.load(code.at(at, builder.mul(j, step))) for at, step in sources]
                     to = code.at(target, builder.mul(j, y))
                     element.store_first(result(element, *loaded), to, None)
