@@ -21,6 +21,7 @@ from xpgrad import engine as engines
 from xpgrad._elementwise.activation_formulas import ONNX_ACTIVATIONS
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.records import (
     InstructionHead,
     Kind,
@@ -97,7 +98,9 @@ def runner(engine, loop):
     head = ProgramHead(start, compiled_share(), guard=0, steps=0)
     code = np.asarray([*head, length(InstructionHead) + len(record), kind, *record])
     code[record_at] = address_of(code) + 8 * (record_at + positions(WorkRecord).shared.function)
-    execute = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor())
+    arguments, call = "int64 code, int64 begin, int64 end", "execute(code, begin, end)"
+    address = c_function("program", "programs.native_program", arguments, call)
+    execute = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(address)
 
     def run(kept=(integers, loop)):
         execute(address_of(code), begin, len(code))

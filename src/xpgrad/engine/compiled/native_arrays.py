@@ -128,7 +128,7 @@ class _LoopWriter:
     ) -> list[Any]:
         """The results of a pass: the target's name, and numbers of the row."""
         reductions = [_REDUCTIONS.get(use) for _, use in one.results]
-        totals, parts = ([kind and kind(self._emitter) for kind in reductions] for _ in range(2))
+        totals, parts = ([kind(self._emitter) if kind else None for kind in reductions] for _ in range(2))
         results = [self._loop.target if part is None else part for part in parts]
         # each block has its own parts: LLVM must see where they begin, to make vectors of them
         both = [(total, part) for total, part in zip(totals, parts, strict=True) if total and part]
