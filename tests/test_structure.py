@@ -189,3 +189,20 @@ def test_what_architecture_sends_readers_to_is_there():
         assert not named or not missing, f"{row}: {missing}"
         rows += bool(named)
     assert rows > 15
+
+
+def test_scripts_import_names_that_are_there():
+    """No test runs every script of these folders."""
+    known = modules()
+    missing = set()
+    for folder in ("asv_bench", "docs", "examples", "tools"):
+        for path in (ADAPTERS.parent / folder).rglob("*.py"):
+            for name in imported(ast.parse(path.read_text(encoding="utf-8")), path.stem, False):
+                module, _, own = name.rpartition(".")
+                if name in known or name.partition(".")[0] not in PACKAGES:
+                    continue
+                text = known[module].read_text(encoding="utf-8") if module in known else ""
+                public = getattr(sys.modules.get(module), "__all__", ())
+                if own not in public and not re.search(rf"\b{own}\b", text):
+                    missing.add(f"{path.name}: {name}")
+    assert missing == set()
