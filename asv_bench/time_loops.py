@@ -14,7 +14,6 @@ from statistics import median
 
 import numpy as np
 import torch
-from xpgrad.engine.programs.entry_points import compiled_executor
 
 from page import machine_page, write_between
 from xpgrad import engine as engines
