@@ -1,8 +1,8 @@
 """The distance of two cores: the time in which a word that one of them writes arrives at the other one.
 
 It is a few times as long where the cores have no cache in common: on a processor with several chips, and on
-a virtual machine whose host has moved its cores apart. Compare times of several threads only at about the same
-distance.
+a virtual machine whose host has moved its cores apart. Compare times of several threads only at about equal
+distances.
 """
 
 import mmap
