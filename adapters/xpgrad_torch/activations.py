@@ -38,15 +38,30 @@ def _kernel(name: str, operator: str | None = None, **replaced: str) -> TorchKer
 
 # ------------------------------------------------------------------------------- functions, PyTorch's names
 
-_KERNELS = {name: _kernel(name) for name in (
-    "celu", "elu", "gelu", "hard_sigmoid", "hard_swish", "leaky_relu", "log_sigmoid", "log_softmax", "mish",
-    "prelu", "quick_gelu", "scaled_tanh", "selu", "sigmoid", "silu", "softmax", "softplus", "softsign",
-    "tanh", "thresholded_relu",
-)}  # fmt: skip
 _RELU = _kernel("relu", X="Y")
+_LEAKY_RELU = _kernel("leaky_relu")
+_SIGMOID = _kernel("sigmoid")
+_TANH = _kernel("tanh")
+_QUICK_GELU = _kernel("quick_gelu")
+_GELU = _kernel("gelu")
+_SILU = _kernel("silu")
+_MISH = _kernel("mish")
+_SOFTPLUS = _kernel("softplus")
+_SOFTSIGN = _kernel("softsign")
+_ELU = _kernel("elu")
+_SELU = _kernel("selu")
 _SELU_CONSTANTS = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}  # ONNX rounds them to float32
+_CELU = _kernel("celu")
+_HARD_SIGMOID = _kernel("hard_sigmoid")
+_HARD_SWISH = _kernel("hard_swish")
 _HARD_TANH = _kernel("hard_tanh", X="Y")  # its slope is 0 where Y is at a bound
 _HARD_TANH_BY_INPUT = _kernel("hard_tanh", "hard_tanh_by_input")  # for bounds that Y's dtype rounds
+_THRESHOLDED_RELU = _kernel("thresholded_relu")
+_SCALED_TANH = _kernel("scaled_tanh")
+_LOG_SIGMOID = _kernel("log_sigmoid")
+_SOFTMAX = _kernel("softmax")
+_LOG_SOFTMAX = _kernel("log_softmax")
+_PRELU = _kernel("prelu")
 
 # The functions' names and arguments, if the kernel's differ.
 _DIM = CallerNames({"X": "input", "axis": "dim"})
@@ -102,7 +117,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     if isinstance(input, Tensor) and _is_negative(negative_slope):  # the output lacks the input's sign
         check_flag("leaky_relu", "inplace", inplace)
         return run_over(lambda X: prelu(X, X.new_full((), negative_slope)), input, inplace)
-    return run(_KERNELS["leaky_relu"], input, {"alpha": negative_slope}, inplace, words=_SLOPE)
+    return run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace, words=_SLOPE)
 
 
 def _is_negative(slope: float) -> bool:
@@ -114,12 +129,12 @@ def _is_negative(slope: float) -> bool:
 
 def sigmoid(input: Tensor) -> Tensor:
     """Logistic function σ: 1 / (1 + e⁻ˣ), elementwise."""
-    return run(_KERNELS["sigmoid"], input, {})
+    return run(_SIGMOID, input, {})
 
 
 def tanh(input: Tensor) -> Tensor:
     """Hyperbolic tangent, elementwise."""
-    return run(_KERNELS["tanh"], input, {})
+    return run(_TANH, input, {})
 
 
 def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
@@ -142,22 +157,22 @@ def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
     ValueError
         For another word.
     """
-    return run(_KERNELS["gelu"], input, {"approximate": approximate})
+    return run(_GELU, input, {"approximate": approximate})
 
 
 def quick_gelu(input: Tensor, alpha: float = 1.702, inplace: bool = False) -> Tensor:
     """QuickGELU, ONNX Runtime's: x σ(alpha x), elementwise."""
-    return run(_KERNELS["quick_gelu"], input, {"alpha": alpha}, inplace)
+    return run(_QUICK_GELU, input, {"alpha": alpha}, inplace)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """SiLU: x σ(x), elementwise."""
-    return run(_KERNELS["silu"], input, {}, inplace)
+    return run(_SILU, input, {}, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """Mish: x tanh(log(1 + eˣ)), elementwise."""
-    return run(_KERNELS["mish"], input, {}, inplace)
+    return run(_MISH, input, {}, inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float | None = 20.0) -> Tensor:
@@ -177,42 +192,42 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float | None = 20.0) -
     Tensor
         Shape, dtype and device of `input`.
     """
-    return run(_KERNELS["softplus"], _autocast(input), {"beta": beta, "threshold": threshold})
+    return run(_SOFTPLUS, _autocast(input), {"beta": beta, "threshold": threshold})
 
 
 def softsign(input: Tensor) -> Tensor:
     """Softsign: x / (1 + abs(x)), elementwise."""
-    return run(_KERNELS["softsign"], input, {})
+    return run(_SOFTSIGN, input, {})
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """ELU: x for x > 0, else alpha (eˣ - 1), elementwise."""
-    return run(_KERNELS["elu"], input, {"alpha": alpha}, inplace)
+    return run(_ELU, input, {"alpha": alpha}, inplace)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """SELU: γ x for x > 0, else γ α (eˣ - 1), elementwise, γ and α the paper's constants."""
-    return run(_KERNELS["selu"], input, _SELU_CONSTANTS, inplace)
+    return run(_SELU, input, _SELU_CONSTANTS, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """CELU: x for x > 0, else alpha (e^(x / alpha) - 1), elementwise."""
-    return run(_KERNELS["celu"], input, {"alpha": alpha}, inplace)
+    return run(_CELU, input, {"alpha": alpha}, inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """Hard sigmoid, PyTorch's: min(1, max(0, x / 6 + 1 / 2)), elementwise."""
-    return run(_KERNELS["hard_sigmoid"], input, {"alpha": 1 / 6, "beta": 0.5}, inplace, words=_HARDSIGMOID)
+    return run(_HARD_SIGMOID, input, {"alpha": 1 / 6, "beta": 0.5}, inplace, words=_HARDSIGMOID)
 
 
 def hard_sigmoid(input: Tensor, alpha: float = 0.2, beta: float = 0.5, inplace: bool = False) -> Tensor:
     """Hard sigmoid, ONNX's: min(1, max(0, alpha x + beta)), elementwise."""
-    return run(_KERNELS["hard_sigmoid"], input, {"alpha": alpha, "beta": beta}, inplace)
+    return run(_HARD_SIGMOID, input, {"alpha": alpha, "beta": beta}, inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """Hard swish: x · hardsigmoid(x), elementwise."""
-    return run(_KERNELS["hard_swish"], input, {}, inplace, words=_HARDSWISH)
+    return run(_HARD_SWISH, input, {}, inplace, words=_HARDSWISH)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
@@ -251,11 +266,11 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
         Shape, dtype and device of `input`.
     """
     if value == 0:
-        return run(_KERNELS["thresholded_relu"], input, {"alpha": threshold}, inplace, words=_THRESHOLD)
+        return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace, words=_THRESHOLD)
     check_flag("threshold", "inplace", inplace)
 
     def compute(X: Tensor) -> Tensor:
-        Y = run(_KERNELS["thresholded_relu"], X, {"alpha": threshold}, words=_THRESHOLD)
+        Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold}, words=_THRESHOLD)
         # the kernel compares half precision in float32; PyTorch's le would round the threshold first
         wide = X if X.dtype in (torch.float32, torch.float64) else X.float()
         return torch.where(wide.le(threshold), value, Y)
@@ -265,17 +280,17 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 
 def thresholded_relu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Thresholded ReLU, ONNX's: x for x > alpha, else 0, elementwise."""
-    return run(_KERNELS["thresholded_relu"], input, {"alpha": alpha}, inplace)
+    return run(_THRESHOLDED_RELU, input, {"alpha": alpha}, inplace)
 
 
 def scaled_tanh(input: Tensor, alpha: float = 1.0, beta: float = 1.0, inplace: bool = False) -> Tensor:
     """Scaled tanh, ONNX's: alpha tanh(beta x), elementwise."""
-    return run(_KERNELS["scaled_tanh"], input, {"alpha": alpha, "beta": beta}, inplace)
+    return run(_SCALED_TANH, input, {"alpha": alpha, "beta": beta}, inplace)
 
 
 def logsigmoid(input: Tensor) -> Tensor:
     """Log-sigmoid: log σ(x), elementwise."""
-    return run(_KERNELS["log_sigmoid"], input, {}, words=_LOGSIGMOID)
+    return run(_LOG_SIGMOID, input, {}, words=_LOGSIGMOID)
 
 
 def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -300,12 +315,12 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None 
     ValueError
         If there is no such axis.
     """
-    return _along(_KERNELS["softmax"], input, dim, dtype)
+    return _along(_SOFTMAX, input, dim, dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
     """Log-softmax: x - log(sum of eˣ along an axis); arguments as for `softmax`."""
-    return _along(_KERNELS["log_softmax"], input, dim, dtype)
+    return _along(_LOG_SOFTMAX, input, dim, dtype)
 
 
 def _autocast(X: Tensor) -> Tensor:
@@ -361,7 +376,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     )
     slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
     try:
-        (Y,) = apply(_KERNELS["prelu"], (X, slope), {})
+        (Y,) = apply(_PRELU, (X, slope), {})
     except (TypeError, ValueError) as error:
         CallerNames({"X": "input", "slope": "weight"}).put_into(error, "prelu")
         raise
