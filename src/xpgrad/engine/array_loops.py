@@ -18,12 +18,15 @@ from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process.memory import COMPUTED, address_of, name_of, new_array
 from xpgrad.engine.process.remembered import remembered
+from xpgrad.engine.process.settings import jit_enabled
 
 _BLOCK_ELEMENTS = 16384  # of a block for compiled loops: its copies are still in the cache when they are read
 _NUMPY_BLOCK = 32768  # larger for NumPy: between two of its functions threads wait for the interpreter lock
 _FEW = 4096  # elements for which a processor predicts most branches
 
 Array = np.ndarray
+Operands = Sequence[Array | None]
+Numbers = Sequence[float]
 
 
 def _logistic(x: Any) -> Any:
@@ -51,9 +54,7 @@ def _is_plain(array: Array) -> bool:
     return flags.c_contiguous and flags.aligned
 
 
-def _apart(
-    inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool]
-) -> tuple[Sequence[Array | None], int | None]:
+def _apart(inputs: Operands, out: Array, replaceable: Sequence[bool]) -> tuple[Operands, int | None]:
     """The inputs of a loop that writes `out`, and the number of the input that is `out`, or None.
 
     A loop can write over one `replaceable` input. All other inputs that share memory with `out` are copied.
@@ -73,12 +74,7 @@ def _apart(
 
 
 def elementwise(
-    machine: Machine,
-    formula: Formula,
-    inputs: Sequence[Array | None],
-    numbers: Sequence[float],
-    out: Array | None,
-    compiling: bool,
+    machine: Machine, formula: Formula, inputs: Operands, numbers: Numbers, out: Array | None
 ) -> Array:
     """The result of a formula, in the shape to which its inputs broadcast.
 
@@ -90,14 +86,14 @@ def elementwise(
         shape = np.broadcast_shapes(*(array.shape for array in given))
     order = _memory_order(next((array for array in given if array.shape == shape), given[0]))
     if order is None:
-        return _elementwise_in_order(machine, formula, inputs, shape, numbers, out, compiling)
+        return _elementwise_in_order(machine, formula, inputs, shape, numbers, out)
     turned = [
         array if array is None or array.size == 1 else _at_shape(array, shape).transpose(order)
         for array in inputs
     ]
     target = None if out is None else out.transpose(order)
     sizes = tuple([shape[axis] for axis in order])
-    result = _elementwise_in_order(machine, formula, turned, sizes, numbers, target, compiling)
+    result = _elementwise_in_order(machine, formula, turned, sizes, numbers, target)
     return result.transpose(sorted(range(len(order)), key=order.__getitem__)) if out is None else out
 
 
@@ -121,15 +117,11 @@ def _memory_order(array: Array) -> list[int] | None:
 
 
 def _elementwise_in_order(
-    machine: Machine,
-    formula: Formula,
-    inputs: Sequence[Array | None],
-    shape: tuple[int, ...],
-    numbers: Sequence[float],
+    machine: Machine, formula: Formula, inputs: Operands, shape: tuple[int, ...], numbers: Numbers,
     out: Array | None,
-    compiling: bool,
-) -> Array:
+) -> Array:  # fmt: skip
     """The result of `elementwise` for a shape whose axes are in memory from first to last."""
+    compiling = jit_enabled()
     dtype, replaced = next(array for array in inputs if array is not None).dtype, None
     if out is None:
         out = new_array(shape, dtype)
@@ -159,13 +151,13 @@ def _elementwise_in_order(
 
 
 def quick_elementwise(
-    machine: Machine, formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
+    machine: Machine, formula: Formula, arrays: Sequence[Array], numbers: Numbers
 ) -> Array | None:
     """The result for plain arrays of one shape and dtype; else None, also for large ones without llvmlite."""
     out = _new_if_plain(arrays)
     if out is None:
         return None
-    if not compiling:
+    if not jit_enabled():
         if out.size > _NUMPY_BLOCK:
             return None
         _by_numpy(formula, numbers)(arrays, out)
@@ -198,12 +190,12 @@ def loop_code(
 
 
 def _by_loop(
-    formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
-) -> Callable[[Sequence[Array | None], Array], None]:
+    formula: Formula, kinds: tuple[str | None, ...], numbers: Numbers, dtype: str
+) -> Callable[[Operands, Array], None]:
     """Evaluation of a block by the compiled loop."""
     run = loop_code(formula, kinds, None, dtype).run
 
-    def evaluate(operands: Sequence[Array | None], target: Array) -> None:
+    def evaluate(operands: Operands, target: Array) -> None:
         place = target if _is_plain(target) else new_array(target.shape, target.dtype)
         arrays = [np.require(x, requirements=("C", "A")) for x in operands if x is not None]
         run(0, place.size, *map(address_of, (*arrays, place)), *numbers)
@@ -213,11 +205,11 @@ def _by_loop(
     return evaluate
 
 
-def _by_numpy(formula: Formula, numbers: Sequence[float]) -> Callable[[Sequence[Array | None], Array], None]:
+def _by_numpy(formula: Formula, numbers: Numbers) -> Callable[[Operands, Array], None]:
     """Evaluation of a block by NumPy."""
     named = dict(zip(formula.parameters, numbers, strict=True))
 
-    def evaluate(operands: Sequence[Array | None], target: Array) -> None:
+    def evaluate(operands: Operands, target: Array) -> None:
         with np.errstate(all="ignore"):  # of this thread
             (target[...],) = formula(NUMPY, *operands, **named)
 
@@ -225,11 +217,7 @@ def _by_numpy(formula: Formula, numbers: Sequence[float]) -> Callable[[Sequence[
 
 
 def _in_blocks(
-    machine: Machine,
-    evaluate: Callable[[Sequence[Array | None], Array], None],
-    operands: Sequence[Array | None],
-    out: Array,
-    size: int,
+    machine: Machine, evaluate: Callable[[Operands, Array], None], operands: Operands, out: Array, size: int
 ) -> None:
     """Evaluate block by block along the first axis; operands have the result's shape, or the shape (1,)."""
     if not out.size:
@@ -254,14 +242,10 @@ def _in_blocks(
 
 
 def over_rows(
-    machine: Machine,
-    formula: RowFormula,
-    operands: Sequence[Array | None],
-    numbers: Sequence[float],
-    out: Array | None,
-    compiling: bool,
+    machine: Machine, formula: RowFormula, operands: Operands, numbers: Numbers, out: Array | None
 ) -> tuple:
     """The outputs of a row formula."""
+    compiling = jit_enabled()
     each = [array for array in operands[: len(formula.each)] if array is not None]
     A, n, B = shape = each[0].shape
     dtype = each[0].dtype
@@ -295,16 +279,13 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
     return out
 
 
-def _row_code(formula: RowFormula, operands: Sequence[Array | None], replaced: int | None, dtype: str) -> Any:
+def _row_code(formula: RowFormula, operands: Operands, replaced: int | None, dtype: str) -> Any:
     kinds = [None if a is None else "integers" if a.dtype.kind == "i" else "each" for a in operands]
     return loop_code(formula, tuple(kinds), replaced, dtype)
 
 
 def _row_arguments(
-    formula: RowFormula,
-    operands: Sequence[Array | None],
-    results: dict[str, Array],
-    replaced: int | None,
+    formula: RowFormula, operands: Operands, results: dict[str, Array], replaced: int | None
 ) -> list[Array]:
     """The arrays of a compiled loop: two axes, or one for numbers of rows and columns."""
     arrays: list[Array] = []
@@ -323,8 +304,8 @@ def _row_arguments(
 def _row_blocks(
     machine: Machine,
     formula: RowFormula,
-    operands: Sequence[Array | None],
-    evaluate: Callable[[Sequence[Array | None]], Sequence[Array]],
+    operands: Operands,
+    evaluate: Callable[[Operands], Sequence[Array]],
     results: dict[str, Array],
     size: int,
 ) -> None:
@@ -352,9 +333,7 @@ def _row_blocks(
     machine.deal(len(starts), A * n * B, part)
 
 
-def _rows_by_loop(
-    formula: RowFormula, numbers: Sequence[float], operands: Sequence[Array | None]
-) -> list[Array]:
+def _rows_by_loop(formula: RowFormula, numbers: Numbers, operands: Operands) -> list[Array]:
     """The outputs for contiguous rows (rows, n) by the compiled loop."""
     (rows, n), dtype = next((x.shape, x.dtype) for x in operands if x is not None)
     values = _row_results(formula, (rows, n), dtype)
@@ -363,9 +342,7 @@ def _rows_by_loop(
     return [values[name] for name in formula.outputs]
 
 
-def _rows_by_numpy(
-    formula: RowFormula, numbers: Sequence[float], operands: Sequence[Array | None]
-) -> list[Array]:
+def _rows_by_numpy(formula: RowFormula, numbers: Numbers, operands: Operands) -> list[Array]:
     """The outputs by NumPy."""
     with np.errstate(all="ignore"):  # of this thread
         return formula.evaluate(NUMPY, operands, numbers)

@@ -203,7 +203,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """See `Adapter`."""
-        result = array_loops.quick_elementwise(self, formula, arrays, numbers, jit_enabled())
+        result = array_loops.quick_elementwise(self, formula, arrays, numbers)
         return self.elementwise(formula, arrays, numbers) if result is None else result
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
@@ -223,14 +223,14 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         out: np.ndarray | None = None,
     ) -> np.ndarray:  # fmt: skip
         """See `Engine`; in one pass, without temporaries of the result's size."""
-        return array_loops.elementwise(self, formula, inputs, numbers, out, jit_enabled())
+        return array_loops.elementwise(self, formula, inputs, numbers, out)
 
     def over_rows(
         self, formula: RowFormula, operands: Sequence[np.ndarray | None], numbers: Sequence[float] = (),
         out: np.ndarray | None = None,
     ) -> tuple:  # fmt: skip
         """See `Engine`; a block of rows at a time."""
-        return array_loops.over_rows(self, formula, operands, numbers, out, jit_enabled())
+        return array_loops.over_rows(self, formula, operands, numbers, out)
 
 
 def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
