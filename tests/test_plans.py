@@ -652,6 +652,16 @@ def test_an_array_of_another_t_is_named(rng):
         xpgrad.lstm(**arrays, sequence_lens=[19] * N)
 
 
+def test_adapters_options_of_equal_values_have_programs_of_their_own(rng):
+    """Square weights keep their shape with exchanged axes: only an option's name tells the calls apart."""
+    X, (W, R) = rng.normal(size=(5, N, H)), rng.normal(size=(2, 1, H, H))
+    run_foreign(xpgrad.rnn, X, W, R, sequence_lens=[5, *[3] * (N - 1)], input_major=True)
+    packed = run_foreign(xpgrad.rnn, X, W, R, sequence_lens=[5, *[3] * (N - 1)], packed=True)
+    _plans._known.clear()
+    again = run_foreign(xpgrad.rnn, X, W, R, sequence_lens=[5, *[3] * (N - 1)], packed=True)
+    np.testing.assert_array_equal(packed.H_t, again.H_t)
+
+
 def test_new_steps_push_no_program_out(rng, monkeypatch):
     monkeypatch.setattr(_plans.Remembered, "MOST", 3)
     for steps in (17, 18, 19, 20, 17, 18):

@@ -213,7 +213,7 @@ def planned(
         arrays = {**arrays, "sequence_lens": None}
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
-        options_key = tuple(map(_typed, options.values()))
+        options_key = (*options, *map(_typed, options.values()))  # adapters' options may have equal values
         key = (compute, look.form, lengths.kind, tuple(given), counts, options_key)
         known = _known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
