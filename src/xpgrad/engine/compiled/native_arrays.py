@@ -178,10 +178,8 @@ class _LoopWriter:
         builder.cbranch(builder.icmp_signed("<", builder.load(low), self._width), body, end)
         builder.position_at_end(body)
         here = builder.load(low), builder.load(high)
-        for pointer in read:
-            self._fetch(pointer, *(builder.add(place, ahead) for place in here), write=False)
-        if target is not None:
-            self._fetch(target, *(builder.add(place, ahead) for place in here), write=True)
+        for pointer in (*read, *([] if target is None else [target])):
+            self._fetch(pointer, *(builder.add(place, ahead) for place in here), write=pointer is target)
         yield here
         builder.store(here[1], low)
         builder.store(self._least(builder.add(here[1], block), self._width), high)

@@ -141,8 +141,10 @@ class Code:
             return self.builder.icmp_signed("!=", value, value.type(0))
         return self.builder.fcmp_unordered("!=", value, value.type(0.0))
 
-    def alike(self, values: Sequence[Any]) -> list[ir.Value]:
-        """Numbers of one type: the type of the real numbers, if any, else the widest integer."""
+    def alike(self, values: Sequence[Any], *, of_bits: bool = False) -> list[ir.Value]:
+        """Numbers of one type: the type of the real numbers, else the widest integer; or bits, if all are."""
+        if of_bits and all(self.kind_of(value) == _BIT for value in values):
+            return [self.value(value, _BIT) for value in values]
         kinds = [value.type for value in values if isinstance(value, ir.Value)]
         reals = [kind for kind in kinds if not isinstance(kind, ir.IntType)]
         reals += [_REALS[type(value)] for value in values if type(value) in _REALS]
@@ -178,10 +180,7 @@ class Code:
         """``a + b`` and so on."""
         if is_known(a) and is_known(b):
             return _OPERATORS[sign](a, b)
-        if sign in "&|^" and self.kind_of(a) == self.kind_of(b) == _BIT:  # not integers, as for other signs
-            a, b = self.value(a, _BIT), self.value(b, _BIT)
-        else:
-            a, b = self.alike([a, b])
+        a, b = self.alike([a, b], of_bits=sign in "&|^")
         if not isinstance(a.type, ir.IntType):
             return getattr(self.builder, _OF_REALS[sign])(a, b, flags=self.flags)
         if sign in ("//", "%"):
@@ -221,9 +220,7 @@ class Code:
             return a if condition else b
         if isinstance(a, tuple):
             return tuple(self.chosen(condition, *pair) for pair in zip(a, b, strict=True))
-        if self.kind_of(a) == self.kind_of(b) == _BIT:
-            return self.builder.select(condition, self.value(a, _BIT), self.value(b, _BIT))
-        return self.builder.select(condition, *self.alike([a, b]))
+        return self.builder.select(condition, *self.alike([a, b], of_bits=True))
 
     def least(self, values: Sequence[Any], sign: str = "<") -> Any:
         """The least number, or with the sign ">" the greatest."""
@@ -291,23 +288,10 @@ _SIGNS = {
 }  # fmt: skip
 
 
-def _length(code: Code, value: Any) -> Any:
-    return value.count if isinstance(value, Memory) else len(value)
-
-
-def _to(kind: Any) -> Callable[..., Any]:
-    """The conversion to a dtype."""
-
-    def convert(code: Code, value: Any) -> Any:
-        if is_known(value):
-            return kind(value)
-        return code.real(value, _REALS[kind]) if kind in _REALS else code.integer(value, _INTEGERS[kind])
-
-    return convert
-
-
-def _absolute(code: Code, value: Any) -> Any:
-    return code.chosen(code.compared("<", value, 0), code.negative(value), value)
+def _converted(kind: Any, code: Code, value: Any) -> Any:
+    if is_known(value):
+        return kind(value)
+    return code.real(value, _REALS[kind]) if kind in _REALS else code.integer(value, _INTEGERS[kind])
 
 
 def _root(code: Code, value: Any) -> Any:
@@ -322,10 +306,10 @@ _KNOWN_CALLS: dict[Any, Callable[..., Any]] = {
     np.sqrt: _root,
     min: lambda code, *values: code.least(values),
     max: lambda code, *values: code.least(values, ">"),
-    len: _length,
-    abs: _absolute,
+    len: lambda code, value: value.count if isinstance(value, Memory) else len(value),
+    abs: lambda code, value: code.chosen(code.compared("<", value, 0), code.negative(value), value),
     bool: lambda code, value: code.truth(value),
-    **{kind: _to(kind) for kind in (*_REALS, *_INTEGERS)},
+    **{kind: functools.partial(_converted, kind) for kind in (*_REALS, *_INTEGERS)},
 }
 
 
@@ -376,16 +360,6 @@ class _Expressions:
         self._code.store(value, place)
         return _Variable(place)
 
-    def _lookup(self, name: str) -> Any:
-        for scope in reversed(self._scopes):
-            if name in scope:
-                found = scope[name]
-                return self._builder.load(found.place) if isinstance(found, _Variable) else found
-        for place in (self._free, self._function.__globals__):
-            if name in place:
-                return place[name]
-        return getattr(builtins, name)
-
     def _ends(self, index: ast.Slice) -> tuple[Any, Any]:
         return tuple(None if end is None else self._value(end) for end in (index.lower, index.upper))  # type: ignore[return-value]
 
@@ -401,7 +375,11 @@ class _Expressions:
         return node.value
 
     def _of_name(self, node: ast.Name) -> Any:
-        return self._lookup(node.id)
+        for names in (*reversed(self._scopes), self._free, self._function.__globals__):
+            if node.id in names:
+                found = names[node.id]
+                return self._builder.load(found.place) if isinstance(found, _Variable) else found
+        return getattr(builtins, node.id)
 
     def _of_tuple(self, node: ast.Tuple) -> tuple:
         return tuple(map(self._value, node.elts))
@@ -604,8 +582,7 @@ class _Body(_Expressions):
             value = self._code.binary(sign, self._code.load(place), self._value(statement.value))
             self._code.store(value, place)
             return
-        before = self._lookup(target.id)  # type: ignore[union-attr]
-        self._assign(target, self._code.binary(sign, before, self._value(statement.value)))
+        self._assign(target, self._code.binary(sign, self._value(target), self._value(statement.value)))
 
     def _do_expr(self, statement: ast.Expr) -> None:
         self._value(statement.value)
