@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 22
 CHUNK_ROWS = 1024
 # The least number of rows of a thread's products, as of a tile: fewer use each weight too few times.
 _TILE_ROWS = 8
-# Threads that share columns start and wait in each stage of a step: that must save so many multiply-adds.
+# Threads that share columns start and wait in each stage of a step: they must save this many multiply-adds.
 _SAVED = 1 << 20
 _SPAN = positions(Span)
 
