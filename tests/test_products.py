@@ -322,7 +322,8 @@ def test_the_text_says_what_it_holds(monkeypatch: pytest.MonkeyPatch):
         formula_code.c_function("one", "compiled.native", "int64 data, int64 part", "made(data)", "f(1)") == 5
     )
     assert formula_code.versions() in texts[0]
-    assert "import fields\n\nmade = f(1)\n" in texts[0]
+    assert "from xpgrad.engine.compiled.native import *\n" in texts[0]
+    assert "\n\nmade = f(1)\n" in texts[0]
 
 
 _FROM_CACHE = """
