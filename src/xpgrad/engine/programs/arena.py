@@ -1,4 +1,4 @@
-"""Where the memory between a call's arrays and its results stands: one arena, used again and again."""
+"""The arena of a program: one memory for everything between a call's arrays and its results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class _Life(NamedTuple):
-    """The first and the last instruction that uses a block, and the only share whose instructions do."""
+    """The first and the last instruction that uses a block; its share, if only one share uses it."""
 
     first: int
     last: int
     share: Share | None
 
     def meets(self, other: _Life) -> bool:
-        """Whether both are needed at the same time; `other` begins earlier or as early."""
+        """Whether both blocks are needed at one time; `other` does not begin later."""
         if other.last >= self.first or self.share is None or other.share is None:
             return other.last >= self.first
         return self.share != other.share and self.share.region == other.share.region
@@ -51,7 +51,7 @@ def arranged(
 
 
 def _lives(draft: Draft, elsewhere: Mapping[Block, int], side_by_side: Sequence[range]) -> dict[Block, _Life]:
-    """Of each block of the arena; all instructions of a range use it, unless those of one share do."""
+    """The life of each block of the arena; in a range it is the whole range, but for blocks of one share."""
     around = {number: together for together in side_by_side for number in together}
     lives: dict[Block, _Life] = {}
     for number, instruction in enumerate(draft.instructions):

@@ -36,7 +36,7 @@ class _Alone:
     team = OneThread()
 
 
-_ONE_THREAD = Machine(lambda: _Alone())
+_ONE_THREAD = Machine(_Alone)
 
 
 def _unwritable(what: str) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def _unwritable(what: str) -> Callable[..., Any]:
 
 
 class RecordedImages(RecordedArithmetic, CompiledImages):
-    """The part of the recorder for convolutions; threads share the work of each instruction."""
+    """The part of the recorder for convolutions; threads share images, or the work of an instruction."""
 
     @property
     def team(self) -> Team:
@@ -84,7 +84,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         self.run_planned(plan.function, plan.parts, numbers, operands, plan, plan.multiplications)
 
     def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
-        """As many images as stay in a cache: as many blocks for each thread, and what is left for all."""
+        """Blocks that stay in a cache: as many for each thread, and the rest of the batch for all threads."""
         threads = self._threads()
         own = count // threads
         shared = threads > 1 and own * size >= max(sharing.IMAGES, least // 2)
@@ -102,11 +102,11 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         return blocks + [slice(left + s.start, left + s.stop) for s in slices(count - left, at_once)]
 
     def _threads(self) -> int:
-        """How many threads can share what comes next."""
+        """The number of threads that can share images."""
         return 1 if self.team.addresses is None else self.team.size()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """Each thread has as many items; all of them together do what is left."""
+        """Each thread has as many items; all threads together do the rest."""
         todo, threads = [*items], self._threads()
         own = len(todo) // threads
         if threads < 2 or not own:

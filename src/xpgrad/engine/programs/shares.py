@@ -1,9 +1,8 @@
-"""Parts of a program that threads run side by side: each has a share of some independent items.
+"""Regions of a program in which each thread runs a share of the instructions: those of its images.
 
-A thread whose share are whole images, or all that one part of the kernels needs, reads what it has written
-itself. If it had a part of each instruction instead, the others' results would come from their cores' caches,
-which are far where cores have no cache in common: a step of a convolution took 1.7 times as long on a machine
-with two chips of cores (AMD EPYC, Zen 4).
+A thread with whole images, or with all work on a part of the kernels, reads only its own results. If each
+instruction were divided, the other threads' results would come from the caches of their cores: slow where
+cores have no cache in common.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from xpgrad.engine.programs.instructions import Address, Work
 
 
 class Share(NamedTuple):
-    """To what an instruction belongs: the region of a program, and the share that one thread runs."""
+    """The region of a program to which an instruction belongs, and the share in it, for one thread."""
 
     region: int
     number: int
 
 
 class Region(NamedTuple):
-    """Instructions that are shared: the number of each share's first one, and behind the last one."""
+    """The number of the first instruction of each share, and the number after the last instruction."""
 
     bounds: Sequence[int]
 
     def instructions(self) -> range:
-        """Their numbers."""
+        """The numbers of all instructions."""
         return range(self.bounds[0], self.bounds[-1])
 
     def head(self, start: int, team: Team, itemsize: int) -> list[Any]:
-        """The instruction that lets a team run them, as it stands in front; `settle` completes it."""
+        """The code of the instruction that runs the region in a team; `settle` completes it."""
         call = "execute_share(fields(data), part)"
         run = c_function("program_share", "programs.native_program", "int64 data, int64 part", call)
         work = Work("Shares", (), run, len(self.bounds) - 1, team, [])
@@ -42,7 +41,7 @@ class Region(NamedTuple):
         return [0, *work.code(start + 1, itemsize), Address(None, 0), Address(None, 8 * bounds), *self.bounds]
 
     def settle(self, code: list[Any], head: int, starts: Sequence[int]) -> None:
-        """Write where the shares begin in the code, and that the head is as long as all."""
+        """Write into the head where the shares begin, and a length that lets `execute` skip the region."""
         ends = [*(starts[number] for number in self.bounds[:-1]), len(code)]
         behind = starts[self.bounds[0]]
         code[behind - len(ends) : behind] = ends
@@ -50,7 +49,7 @@ class Region(NamedTuple):
 
 
 def regions_of(shares: Sequence[Share | None]) -> list[Region]:
-    """The regions among the instructions with these shares; none under a guard, which looks at each one."""
+    """The regions of instructions with these shares; none under a guard, which checks each instruction."""
     found: dict[int, dict[int, int]] = {}
     ends: dict[int, int] = {}
     if guard.on:
