@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,19 @@ def test_threads_share_the_images_of_a_batch(kernels, batch, name, three_threads
         assert all(len(set(each)) == 1 for each in counts), counts
     if name in ("winograd", "patches") and batch >= 3:
         assert any(made)
+
+
+@pytest.mark.parametrize(
+    ("ends", "shared"), [((0, 2, 4, 6), True), ((0, 1, 7, 8), False), ((0, 2, 4), False)]
+)
+def test_threads_share_equal_parts(ends, shared, three_threads, rng):
+    """One thread would have most of the work where a part is much larger."""
+    X = three_threads(rng.normal(size=(8, 8)))
+    recorder = Recorder(of_type(X), {"x": ((8, 8), (8, 1))}, np.dtype("float64"))
+    x, whole = recorder.input("x"), recorder.fresh((8, 8))
+    parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+    recorder.map(lambda part: recorder.copy(whole[part], x[part] + x[part]), parts)
+    assert bool(regions_of(recorder._draft.shares)) == shared
 
 
 def test_shares_have_memory_of_their_own(three_threads, rng):

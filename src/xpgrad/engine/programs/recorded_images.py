@@ -106,10 +106,11 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         return 1 if self.team.addresses is None else self.team.size()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """Each thread has as many items; all threads together do the rest."""
+        """Each thread has as many items, if they are about equal; all threads together do the rest."""
         todo, threads = [*items], self._threads()
         own = len(todo) // threads
-        if threads < 2 or not own:
+        sizes = [item.stop - item.start for item in todo[: own * threads] if isinstance(item, slice)]
+        if threads < 2 or not own or max(sizes, default=0) > 2 * min(sizes, default=0):
             return super().map(function, todo)
         results, machine, draft = [], self._machine, self._draft
         region = len(draft.shares)
