@@ -7,9 +7,9 @@ recurrence bias; `clip` bounds the pre-activations. In the backward pass dh is t
 a, b, c are the cotangents of the pre-activations of z, r and n.
 
 The loop has one product with reset after (with a, b and c r at once), and two with reset before. The
-cotangent of the reset gate needs R_n h', which is rebuilt for all steps at once before the loop. After the
-loop dX, dW, dR and db are single products: the input side takes a, b, c; the recurrent side takes a, b and c
-r (reset after), or a, b, and c with the input r h' (reset before).
+cotangent of the reset gate needs R_n h', which is rebuilt for all steps at once before the loop. After each
+chunk of steps dX, dW, dR and db are single products: the input side takes a, b, c; the recurrent side takes
+a, b and c r (reset after), or a, b, and c with the input r h' (reset before).
 
 References
 ----------

@@ -6,8 +6,8 @@ activations f, g and h. x is the step's input (the operand `x` of a plan is W x)
 it, b the sum of both biases, P the peepholes; `clip` bounds the z. In the backward pass dx is the cotangent
 of x, and so on.
 
-W x is one product before the loop. After it follow dX = dZ W, dW = dZ^T X, dR = dZ^T H' and db, the sum of
-dZ, for all steps at once.
+W x is one product before the forward loop. In the gradient dX = dZ W, dW = dZ^T X, dR = dZ^T H' and db, the
+sum of dZ, follow after each chunk of the backward loop.
 
 References
 ----------

@@ -2,8 +2,8 @@ r"""The plain recurrent network (Elman's) over sequences, `rnn`, its gradient `r
 
 The docstrings of `rnn` and `rnn_grad` have the equations. z is the pre-activation, bounded by `clip`, x the
 step's input, h' the state before it, b the sum of both biases. In the backward pass dx is the cotangent of x,
-and so on. W x is one product before the loop. After it follow dX = dZ W, dW = dZ^T X, dR = dZ^T H' and db,
-the sum of dZ, for all steps at once.
+and so on. W x is one product before the forward loop. In the gradient dX = dZ W, dW = dZ^T X, dR = dZ^T H'
+and db, the sum of dZ, follow after each chunk of the backward loop.
 
 References
 ----------

@@ -39,7 +39,7 @@ FEW_ROWS = 16
 Their sums take the memory of B's packed block, of at least so many rows (`largest_block`).
 """
 STRIP = 64
-"""Columns of B that are computed as rows of the transpose, before what they give is turned."""
+"""Columns of B in a strip of the transposed product; the result of each strip is transposed back."""
 
 # Rows of each thread from which on a product is divided by rows, though each thread then packs all of B; if B
 # has so many times as many columns, that takes longer than to read all of A.
