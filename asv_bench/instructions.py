@@ -47,44 +47,46 @@ STEPS = (
 KINDS = {"Multiply": "products", "Pack": "packing", "RunTimeLoop": "time loops"}
 OTHERS = "arithmetic"
 NAMES = (*dict.fromkeys(KINDS.values()), OTHERS)
-noted = {}
-"""By program, the kinds of its instructions, and the places of a product's sizes among its integers."""
+records_of = []
+"""Functions that get the kind, the seconds and a product's sizes of each instruction that runs."""
 GATES = {"LSTM": 4, "GRU": 3}
 TURNS = 7
 
 
 def note(make):
-    """`Program.__init__`, which notes the instructions, because a program does not keep them."""
+    """`Program.__init__`, after which the program tells of its instructions."""
     m = records.positions(records.ProductRecord).m
 
     def noting(program, draft, *others):
         kinds = [(KINDS.get(one.what, OTHERS), one) for one in draft.instructions]
-        noted[program] = [
-            (kind, one.data_start(1) + m if kind == "products" else None) for kind, one in kinds
-        ]
+        places = [(kind, one.data_start(1) + m if kind == "products" else None) for kind, one in kinds]
         make(program, draft, *others)
+        program._link = watched(program, places)  # so have copies of the program
 
     return noting
 
 
-def watch(program, record):
-    """Let a program call ``record(kind, seconds, sizes)`` for each instruction."""
+def watched(program, kinds):
+    """The program's entry: it calls each of `records_of` for each instruction."""
     link = program._link
 
     def run(address, begin, end, *links):
+        if not records_of:
+            link(address, begin, end, *links)
+            return
         link(address, 0, 0, *links)
         code = np.ctypeslib.as_array((ctypes.c_int64 * max(end, 1)).from_address(address))
-        for kind, place in noted[program]:
+        for kind, place in kinds:
             size = int(code[begin])
             start = time.perf_counter()
             link(address, begin, begin + size, 0, 0, 0)
             taken = time.perf_counter() - start
             sizes = () if place is None else tuple(code[begin + place : begin + place + 3].tolist())
-            record(kind, taken, sizes if all(sizes) else ())
+            for record in records_of:
+                record(kind, taken, sizes if all(sizes) else ())
             begin += size
 
-    program._link = run
-    return link
+    return run
 
 
 def training_step(kind, shape, options):
@@ -100,7 +102,6 @@ def training_step(kind, shape, options):
         module.zero_grad()
 
     _plans._known.clear()
-    noted.clear()
     for _ in range(3):
         step()
     return step
@@ -108,7 +109,6 @@ def training_step(kind, shape, options):
 
 def instructions_of(step, seconds):
     """Seconds of each kind of instruction of a step, and the number of its products of each size."""
-    programs = [known[0] for known in _plans._known.programs.values() if isinstance(known, tuple)]
     parts, sums, sizes_of = defaultdict(list), Counter(), Counter()
 
     def record(kind, seconds, sizes):
@@ -116,7 +116,7 @@ def instructions_of(step, seconds):
         if sizes:
             sizes_of[sizes] += 1
 
-    links = [watch(program, record) for program in programs]
+    records_of.append(record)
     end = time.perf_counter() + seconds
     while not parts or time.perf_counter() < end:
         sums.clear()
@@ -124,8 +124,7 @@ def instructions_of(step, seconds):
         step()
         for name in NAMES:
             parts[name].append(sums[name])
-    for program, link in zip(programs, links, strict=True):
-        program._link = link
+    records_of.remove(record)
     return {name: median(parts[name]) for name in NAMES}, sizes_of
 
 

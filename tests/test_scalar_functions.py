@@ -13,7 +13,7 @@ pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is co
 
 from compiled_calls import written
 from xpgrad.engine.compiled.machine_code import target
-from xpgrad.engine.compiled.native import elements
+from xpgrad.engine.compiled.native import elements, inside
 from xpgrad.engine.compiled.register_tiles import features
 from xpgrad.engine.compiled.scalar_common import wide_vectors
 
@@ -269,6 +269,7 @@ class TestDouble:
 
         s = importlib.import_module("xpgrad.engine.compiled.scalar_float64")
 
+        @inside("contract")
         def loop(source, target, size):
             wide_vectors()
             x, y = elements(source, 0, np.float64), elements(target, 0, np.float64)
@@ -277,7 +278,10 @@ class TestDouble:
                 e = s.normal_cdf(v, s.gaussian(v)) + s.exp(v)
                 y[i] = e + s.expm1(v) + s.logistic(v) + s.tanh(v) + s.log(v) + s.log1p(v)
 
-        module = binding.parse_assembly(str(written(loop, "void(int64, int64, int64)", ("contract",))[0]))
+        def run(source, target, size):
+            loop(source, target, size)
+
+        module = binding.parse_assembly(str(written(run, "void(int64, int64, int64)")[0]))
         linker().optimize(module)
         text = str(module)
         assert re.search(r"fdiv contract <\d+ x double>", text)
