@@ -362,23 +362,28 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     ValueError
         If the number of weights is neither 1 nor the number of channels.
     """
-    for argument, tensor in (("input", input), ("weight", weight)):
+    return _by_channel(_PRELU, input, weight, "weight")
+
+
+def _by_channel(kernel: TorchKernel, X: Tensor, operand: Tensor, word: str) -> Tensor:
+    """Return the output of a kernel whose operand has one value or one per channel; its name is `word`."""
+    name = kernel.name
+    for argument, tensor in (("input", X), (word, operand)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"prelu: {argument} is {type(tensor).__name__}, expected torch.Tensor")
-    one = weight.numel() == 1
-    if weight.dim() > 1 or (not one and (input.dim() < 2 or weight.numel() != input.shape[1])):
+            raise TypeError(f"{name}: {argument} is {type(tensor).__name__}, expected torch.Tensor")
+    one = operand.numel() == 1
+    if operand.dim() > 1 or (not one and (X.dim() < 2 or operand.numel() != X.shape[1])):
         raise ValueError(
-            f"prelu: weight has shape {tuple(weight.shape)}, expected one value, or one for each channel "
-            f"of input with shape {tuple(input.shape)}, (N, C, ...)"
+            f"{name}: {word} has shape {tuple(operand.shape)}, expected one value, or one for each channel "
+            f"of input with shape {tuple(X.shape)}, (N, C, ...)"
         )
-    X, slope = (
-        (lowered(x, input.device.type) for x in (input, weight)) if autocasts(input) else (input, weight)
-    )
-    slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
+    if autocasts(X):
+        X, operand = (lowered(x, X.device.type) for x in (X, operand))
+    operand = operand.reshape(()) if one else operand.reshape(-1, *(1,) * (X.dim() - 2))
     try:
-        (Y,) = apply(_PRELU, (X, slope), {})
+        (Y,) = apply(kernel, (X, operand), {})
     except (TypeError, ValueError) as error:
-        CallerNames({"X": "input", "slope": "weight"}).put_into(error, "prelu")
+        CallerNames({"X": "input", kernel.operands[1]: word}).put_into(error, name)
         raise
     return Y
 
