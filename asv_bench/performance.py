@@ -55,7 +55,7 @@ def behind(report):
         [row["work"], group["title"], f"{row['ratio']:.2f}"]
         for group in report["groups"]
         for row in measure.counted(group["rows"])
-        if row["ratio"] and row["ratio"] < 1
+        if row["ratio"] and round(row["ratio"], 2) < 1
     ]
     rows.sort(key=lambda row: float(row[-1]))
     return markdown(["work", "group", "speedup"], rows) if rows else "Nowhere in this run."
