@@ -43,6 +43,7 @@ from xpgrad.engine.protocol import Engine
 _TILE = 4
 _PART = 16  # kernels of a part, or a multiple of it
 _FEW_IMAGES = 1 << 21  # elements of all images' windows
+_KEPT = 15 << 20  # elements of an arena that a thread keeps; a larger one is new memory in each call
 
 
 _POINTS, _POINTS_2 = {"a": 0.625, "b": 1.5}, {"a": 0.5, "b": 1.5}
@@ -575,8 +576,9 @@ def _blocks(engine: Engine, g: ConvGeometry, least: int = 0) -> list[slice]:
 
 
 def _least(g: ConvGeometry) -> int:
-    """Elements of windows for which it pays to read all kernels at their points."""
-    return 2 * elements_of_kernels(g)
+    """Elements of windows for which it pays to read all kernels at their points; both fit into memory."""
+    kernels = elements_of_kernels(g)
+    return min(2 * kernels, max(0, _KEPT - kernels))
 
 
 def _is_one_block(g: ConvGeometry) -> bool:
