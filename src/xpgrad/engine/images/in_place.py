@@ -72,6 +72,15 @@ class InPlaceImages(Images, ABC):
         self.map(fill, parts)
         return whole
 
+    def _sum_of_shares(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], shares: Sequence[Sequence[slice]]
+    ) -> list[Any]:
+        """The totals of `accumulate`, of all shares of the blocks; by `map`."""
+        totals, *others = self.map(lambda share: Images.accumulate(self, function, share), shares)
+        for other in others:
+            totals = [self.add(total, part, total) for total, part in zip(totals, other, strict=True)]
+        return totals
+
     def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
         """In one pass; a view if nothing is added."""
         outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]

@@ -92,7 +92,7 @@ class Images(FourierTransforms, Protocol):
         """The array whose slices along an axis are ``function(part, target)``; the parts are independent.
 
         Without a `target` the array has this `shape` and the dtype of `like`; an engine may use the `memory`
-        for it, and compute parts at the same time. It computes parts of a `target` one after the other.
+        for it, and compute parts at the same time.
         """
         made = [function(part, None) for part in parts]
         return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
@@ -100,7 +100,7 @@ class Images(FourierTransforms, Protocol):
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
     ) -> list[Any]:
-        """The sums over all blocks, each with `size` elements.
+        """The sums over all blocks, with `size` elements in total.
 
         ``function(block, totals)`` adds a block; `totals` are None at first.
         """

@@ -57,11 +57,7 @@ class NumpyImages(Machine, CompiledImages):
         """
         count = _SHARES * self.team.size()
         shares = [blocks[share] for share in slices(len(blocks), -(-len(blocks) // count))]
-        totals, *others = self.map(lambda share: Images.accumulate(self, function, share, size), shares)
-        for other in others:
-            for total, part in zip(totals, other, strict=True):
-                total += part
-        return totals
+        return self._sum_of_shares(function, shares)
 
     def room(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
         """Fresh memory, not cleared."""

@@ -113,19 +113,11 @@ class Team:
 
 
 class OneThread(Team):
-    """The caller's thread."""
+    """The caller's thread: only for plans, which then have one part."""
 
     def size(self) -> int:
         """One."""
         return 1
-
-    def run(self, function: int, data: int, parts: int) -> None:
-        """See Team."""
-        for part in range(parts):
-            compiled_function(function)(data, part)
-
-    def _together(self, work: Callable[[], None], threads: int) -> None:
-        work()
 
 
 class _Others:

@@ -36,7 +36,7 @@ from xpgrad.engine.programs.instructions import (
     Work,
 )
 from xpgrad.engine.programs.lanes import side_by_side
-from xpgrad.engine.programs.shares import Share, regions_of
+from xpgrad.engine.programs.shares import Region, Share, regions_of
 
 _GUARD_AT = records.positions(records.ProgramHead).guard
 _STEPS_AT = records.positions(records.ProgramHead).steps
@@ -175,23 +175,25 @@ class Program:
         results = [output[0] for output in outputs if output is not None]
         outside = [*draft.inputs, *results]
         self._together = side_by_side(draft, machine.team)
-        self._regions = regions_of(draft.shares)
-        code = self._written(draft, machine, outside)
-        self._relocate(code, draft, outside)
+        regions = regions_of(draft.shares)
+        code = self._written(draft, machine, outside, regions)
+        self._relocate(code, draft, outside, [self._together, *(one.instructions() for one in regions)])
         self._spare = list[tuple[np.ndarray, int]]()
         self._links = np.stack([self.where, self.memory, self.code[self.where]])
         self._link_table = address_of(self._links), len(self.where)
         self._kept = [one.kept for one in draft.instructions if one.kept is not None]
         self._link = _linker()
 
-    def _written(self, draft: Draft, machine: Machine, outside: Sequence[Block]) -> list[Any]:
+    def _written(
+        self, draft: Draft, machine: Machine, outside: Sequence[Block], regions: Sequence[Region]
+    ) -> list[Any]:
         """The program's integers and addresses."""
         team = (machine.team.addresses or (0, 0, 0))[0]
         code: list[Any] = [*records.ProgramHead(team, compiled_share(), guard=0, steps=0)]
         self.begin = len(code)
         starts: list[int] = []
-        each, begins = [], {region.bounds[0]: region for region in self._regions}
-        ends = {region.bounds[-1] - 1: region for region in self._regions}
+        each, begins = [], {region.bounds[0]: region for region in regions}
+        ends = {region.bounds[-1] - 1: region for region in regions}
         head = 0
         for number, instruction in enumerate(draft.instructions):
             begin = len(code)
@@ -236,16 +238,18 @@ class Program:
         self._rest += _joined(each[together.stop :])
         self._by_python = {one.begin: one for one in each if one.function}
 
-    def _relocate(self, code: list[Any], draft: Draft, outside: Sequence[Block]) -> None:
+    def _relocate(
+        self, code: list[Any], draft: Draft, outside: Sequence[Block], together: Sequence[range]
+    ) -> None:
         """Replace each address by a memory number and a distance into that memory.
 
-        After the memories from outside come the arena, the program's own array, and a host.
+        Threads may run the instructions of each range of `together` at one time. After the memories from
+        outside come the arena, the program's own array, and a host.
         """
         number_of = {block: number for number, block in enumerate(outside)}
         arena, own = len(number_of), len(number_of) + 1
         number_of[HOST] = own + 1
-        side_by_side = [self._together, *(region.instructions() for region in self._regions)]
-        begins, self.arena_bytes = arranged(draft, number_of, self._dtype.itemsize, side_by_side)
+        begins, self.arena_bytes = arranged(draft, number_of, self._dtype.itemsize, together)
         where, memory = [], []
         for place, value in _addresses(code, draft, self._dtype.itemsize):
             number, distance = own, value.bytes

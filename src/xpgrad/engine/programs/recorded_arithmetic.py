@@ -30,7 +30,8 @@ class RecordedArithmetic:
     """Records arithmetic and products of arrays of one dtype, for the threads of a machine."""
 
     def __init__(self, machine: Machine, dtype: Any) -> None:
-        self._machine, self.dtype, self._name = machine, dtype, name_of(dtype)
+        self._machine, self._team = machine, machine.team
+        self.dtype, self._name = dtype, name_of(dtype)
         self._draft = Draft()
         self.xp: Any = RecordedNamespace(self)
 
@@ -101,7 +102,7 @@ class RecordedArithmetic:
         self._add_arithmetic(kind, sizes, places)
 
     def _add_arithmetic(self, kind: str, sizes: Sequence[int | Quantity], places: Sequence[Location]) -> None:
-        self._draft.add(instructions.arithmetic(kind, sizes, places, self._machine.team, self._name))
+        self._draft.add(instructions.arithmetic(kind, sizes, places, self._team, self._name))
 
     def column_sums(self, array: Recorded) -> Recorded:
         """The sum over the rows, in one pass."""
@@ -127,7 +128,7 @@ class RecordedArithmetic:
         factors = [self.by_rows(x.T).T if real_strides(x)[0] == 1 else self.by_rows(x) for x in (a, b)]
         sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
         places = [x.place._replace(strides=real_strides(x)) for x in (target, *factors)]
-        self._draft.add(instructions.multiply(sizes, places, add, self._machine.team, self.dtype))
+        self._draft.add(instructions.multiply(sizes, places, add, self._team, self.dtype))
 
     def multiply_stack(self, target: Recorded, a: Recorded, b: Recorded, add: bool) -> bool:
         """The same for stacks of matrices, in one instruction; False where it does not fit them.
@@ -136,7 +137,7 @@ class RecordedArithmetic:
         than the target's.
         """
         check_fixed(target, a, b)
-        lead, team = target.shape[:-2], self._machine.team
+        lead, team = target.shape[:-2], self._team
         if prod(lead) < team.size():
             return False
         steps = [(*[0] * (target.ndim - x.ndim), *x.strides[:-2]) for x in (target, a, b)]
@@ -158,7 +159,7 @@ class RecordedArithmetic:
     ) -> None:  # fmt: skip
         """Call a compiled function on arrays; see `Work`."""
         places = [array.place for array in arrays]
-        team, sizes = self._machine.team, [array.shape for array in arrays]
+        team, sizes = self._team, [array.shape for array in arrays]
         self._draft.add(Work("Images", sizes, function, parts, team, places, numbers, kept, multiplications))
 
 

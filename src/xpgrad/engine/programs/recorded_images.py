@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.images.compiled_images import CompiledImages
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, slices
-from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import line_of
@@ -30,15 +28,6 @@ if TYPE_CHECKING:
 _MOST = 4096  # instructions for the products of a stack
 
 
-class _Alone:
-    """A host with one thread."""
-
-    team = OneThread()
-
-
-_ONE_THREAD = Machine(_Alone)
-
-
 def _unwritable(what: str) -> Callable[..., Any]:
     def method(*_: Any, **__: Any) -> Any:
         raise CannotRecordError(what)
@@ -51,8 +40,8 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
 
     @property
     def team(self) -> Team:
-        """The threads of the machine that will run the program."""
-        return self._machine.team
+        """The threads that will run the next instructions."""
+        return self._team
 
     def compiles(self) -> bool:
         """True: programs are compiled."""
@@ -112,13 +101,13 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         sizes = [item.stop - item.start for item in todo[: own * threads] if isinstance(item, slice)]
         if threads < 2 or not own or max(sizes, default=0) > 2 * min(sizes, default=0):
             return super().map(function, todo)
-        results, machine, draft = [], self._machine, self._draft
+        results, team, draft = [], self._team, self._draft
         region = len(draft.shares)
-        self._machine = _ONE_THREAD
+        self._team = OneThread()
         for number in range(threads):
             draft.share = Share(region, number)
             results += [function(item) for item in todo[own * number : own * (number + 1)]]
-        self._machine, draft.share = machine, None
+        self._team, draft.share = team, None
         return results + super().map(function, todo[own * threads :])
 
     def accumulate(
@@ -130,9 +119,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         if threads < 2 or not own or size * threads > BLOCK_ELEMENTS:
             return super().accumulate(function, blocks, size)
         shares = [blocks[own * number : own * (number + 1)] for number in range(threads)]
-        totals, *others = self.map(lambda share: Images.accumulate(self, function, share, size), shares)
-        for other in others:
-            totals = [self.add(total, one, total) for total, one in zip(totals, other, strict=True)]
+        totals = self._sum_of_shares(function, shares)
         for block in blocks[own * threads :]:
             totals = function(block, totals)
         return totals

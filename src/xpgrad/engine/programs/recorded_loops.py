@@ -120,7 +120,7 @@ class RecordedLoops(RecordedImages):
         first = source[(*[0] * len(lead), ...)]
         panels = self.fresh((functions.panels(weight.shape),))
         places = [first.place._replace(strides=real_strides(first)), panels.place]
-        self._draft.add(pack(functions, (k, n), prod(lead), sum(steps), places, self._machine.team))
+        self._draft.add(pack(functions, (k, n), prod(lead), sum(steps), places, self._team))
         return LoopWeight(weight, panels)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | ScheduledSteps) -> None:
@@ -135,7 +135,7 @@ class RecordedLoops(RecordedImages):
             return
         else:
             loop = self._machine.time_loop(stages, steps, by_stages=True)
-        self._draft.add(RunTimeLoop(loop, stages, self._machine.team))
+        self._draft.add(RunTimeLoop(loop, stages, self._team))
 
     def _resets(self, steps: ScheduledSteps) -> Resets | None:
         """The resets of a loop: a table that the schedule writes; None without resets."""
@@ -182,7 +182,7 @@ class RecordedLoops(RecordedImages):
             block, resets = None, 0
             if lengths is not None:
                 block, resets = lengths.block, int(lengths.ndim == 2) * (1 + self._is_full)
-            itemsize, team = self.dtype.itemsize, self._machine.team
+            itemsize, team = self.dtype.itemsize, self._team
             self._schedule = Schedule(block, steps, batch, resets, itemsize, team)
             self._draft.add(self._schedule)
         return self._schedule
@@ -202,7 +202,7 @@ class RecordedLoops(RecordedImages):
             raise CannotRecordError("rows of unknown lengths")
         result = self.fresh(sizes)
         places = [x.place for x in (result, array, initial) if x is not None]
-        team, width = self._machine.team, result.shape[-1]
+        team, width = self._team, result.shape[-1]
         self._draft.add(move_rows(kind, self._schedule, reverse, places, width, chunk, team, self._name))
         return result
 

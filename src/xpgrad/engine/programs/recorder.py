@@ -163,4 +163,4 @@ class Recorder(RecordedLoops):
         numbers: Sequence[float],
     ) -> None:  # fmt: skip
         function, places = code.part, [array.place for array in arrays]
-        self._draft.add(array_loop(function, count, elements, sizes, places, numbers, self._machine.team))
+        self._draft.add(array_loop(function, count, elements, sizes, places, numbers, self._team))
