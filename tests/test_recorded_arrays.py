@@ -13,6 +13,7 @@ from xpgrad._conv.choice import METHODS, choose
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import Recorder, of_type
 from xpgrad.engine.images import in_place
+from xpgrad.engine.images.methods import Images
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs import arena, program, recorded_images
@@ -142,6 +143,62 @@ def test_threads_share_the_images_of_a_batch(kernels, batch, name, three_threads
         assert all(len(set(each)) == 1 for each in counts), counts
     if name in ("winograd", "patches") and batch >= 3:
         assert any(made)
+
+
+def each_part_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record all parts, also those that are alike."""
+    monkeypatch.setattr(Recorder, "map_alike", lambda self, function, parts: self.map(function, parts))
+    monkeypatch.setattr(Recorder, "_total", Images.accumulate)
+
+
+@pytest.mark.parametrize("size", [3, 7, 16])
+@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("case", CASES)
+def test_parts_that_are_alike_are_recorded_once(case, name, size, three_threads, rng, monkeypatch):
+    """The program is as long, and its integers are equal, as if each part were recorded."""
+    (_, *sizes), w_shape, options = CASES[case]
+    monkeypatch.setattr(sharing, "IMAGES", 1)
+    monkeypatch.setattr(in_place, "BAND", 500)
+    monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 2000)
+    shape = (size, *sizes)
+    geometry = conv_geometry("conv", shape, w_shape, **PLAIN | options)
+    if name != "auto" and METHODS[name].why_not(geometry, True) is not None:
+        pytest.skip("the method is not possible here")
+    machine = of_type(three_threads(rng.normal(size=2)))
+
+    def program() -> Any:
+        sizes = {"X": shape, "W": w_shape, "dY": geometry.output_shape}
+        layouts = {name: (own, row_major(own)) for name, own in sizes.items()}
+        recorder = Recorder(machine, layouts, np.dtype("float64"))
+        X, W, dY = map(recorder.input, layouts)
+        method = choose("conv", name, recorder, geometry)
+        Y = method.forward(recorder, geometry, X, W, None)
+        dX, dW = (getattr(method, f"{of}_gradient") for of in ("input", "weight"))
+        return recorder.program([Y, dX(recorder, geometry, dY, W), dW(recorder, geometry, dY, X)])
+
+    once = program()
+    each_part_by_itself(monkeypatch)
+    each = program()
+    np.testing.assert_array_equal(once.memory, each.memory)
+    np.testing.assert_array_equal(once.where, each.where)
+    numbers = [np.where(one.code < 1 << 32, one.code, 0) for one in (once, each)]  # without tables' addresses
+    np.testing.assert_array_equal(*numbers)
+    assert once.arena_bytes == each.arena_bytes
+
+
+def test_only_parts_of_one_size_are_alike(three_threads, rng):
+    X = three_threads(rng.normal(size=(9, 8)))
+    recorder = Recorder(of_type(X), {"x": ((9, 8), (8, 1))}, np.dtype("float64"))
+    x, whole, recorded = recorder.input("x"), recorder.fresh((9, 8)), []
+
+    def double(part: slice) -> None:
+        recorded.append(part)
+        recorder.copy(whole[part], x[part] + x[part])
+
+    recorder.map_alike(double, [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 9)])
+    assert recorded == [slice(0, 2), slice(2, 5), slice(7, 9)]  # the last one by all threads
+    written = recorder.program([whole])
+    np.testing.assert_array_equal(written.run([X.data_ptr()], of_type(X).look([X]).fresh)[0], 2 * X)
 
 
 @pytest.mark.parametrize(

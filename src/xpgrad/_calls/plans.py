@@ -38,8 +38,8 @@ from xpgrad.engine.programs.recorder import Joined, Recorder
 class CallCache:
     """Programs, each with what makes the call's result of the program's results; None for a form without one.
 
-    `calls` finds them by what one look at a call shows, its T among that. `programs` has each once, by all
-    that it depends on: many T that share a program push no other out.
+    `calls` finds them by what one look at a call shows, its T among that. `programs` has each one that serves
+    several T once, by all that it depends on: many T push no other program out.
     """
 
     def __init__(self) -> None:
@@ -299,14 +299,14 @@ class _UnplannedCall(NamedTuple):
         if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
             whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
             shared = shared_steps(whole, self.options)
-        known = None if shared is None else self._planned(shared)
+        known = None if shared is None else self._shared(shared)
         if known is None or shared is None:
-            return self._planned(None)
+            return self._written(self.layouts, None)
         program, result = known
         return program.for_steps(shared.steps), result
 
-    def _planned(self, shared: SharedSteps | None) -> tuple[Program, Callable[[list[Any]], Any]] | None:
-        layouts = self.layouts if shared is None else {**self.layouts, **shared.layouts}
+    def _shared(self, shared: SharedSteps) -> tuple[Program, Callable[[list[Any]], Any]] | None:
+        layouts = {**self.layouts, **shared.layouts}
         form = self.form.dtype, self.form.machine, self.form.threads
         key = self.compute, form, self.lengths.kind, *layouts.items(), self.options_key
         known = _known.programs.pop(key, _NEW)

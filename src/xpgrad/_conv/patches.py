@@ -53,7 +53,7 @@ class Patches(Method):
             Y = xp.reshape(Y, (g.outputs, n, *g.output_size))
             return with_bias(engine, xp.permute_dims(Y, (1, 0, *range(2, Y.ndim))), B, target)
 
-        return engine.assemble(block, few_images(engine, g), shape=g.output_shape, like=X)
+        return engine.assemble(block, few_images(engine, g), shape=g.output_shape, like=X, alike=True)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
@@ -69,7 +69,7 @@ class Patches(Method):
                 total = engine.add_patches(total, P, _places(g, columns), shape, B, target)
             return total
 
-        return engine.assemble(block, few_images(engine, g), shape=g.input_shape, like=dY)
+        return engine.assemble(block, few_images(engine, g), shape=g.input_shape, like=dY, alike=True)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""

@@ -140,7 +140,11 @@ class Shifted(Method):
             return with_bias(engine, grid.gather(xp, total), B, target)
 
         return engine.assemble(
-            block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.output_shape, like=X
+            block,
+            engine.blocks(geometry.batch, image_size(geometry)),
+            shape=geometry.output_shape,
+            like=X,
+            alike=True,
         )
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
@@ -158,7 +162,11 @@ class Shifted(Method):
             return with_bias(engine, grid.join(engine, totals, target), B, target)
 
         return engine.assemble(
-            block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.input_shape, like=dY
+            block,
+            engine.blocks(geometry.batch, image_size(geometry)),
+            shape=geometry.input_shape,
+            like=dY,
+            alike=True,
         )
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:

@@ -360,7 +360,7 @@ class _Kernels(NamedTuple):
         shape = self.transform.shape(outputs, channels)
         memory = stack.enter_context(engine.temporary(shape, W))
         blocks = engine.blocks(outputs, prod(shape) // outputs)
-        U = engine.assemble(block, blocks, axis=1, shape=shape, like=W, memory=memory)
+        U = engine.assemble(block, blocks, axis=1, shape=shape, like=W, memory=memory, alike=True)
         return xp.matrix_transpose(U) if self.backwards else U
 
 
@@ -385,7 +385,7 @@ def _convolved(engine: Engine, g: ConvGeometry, sums: _WindowSums, X: Any, kerne
                 return _products(engine, sums, U, V, target)
 
         shape = (V.shape[0], made, _columns_made(sums, V.shape[2]))
-        return engine.assemble(some, parts, axis=1, shape=shape, like=X, target=M)
+        return engine.assemble(some, parts, axis=1, shape=shape, like=X, target=M, alike=True)
 
     return _by_blocks(engine, g, sums, X, made, blocks, products_in_parts, B)
 
@@ -451,7 +451,7 @@ def _by_blocks(
 
         return engine.assemble(band, sums.bands(engine, g, images), axis=rank, target=target)
 
-    return engine.assemble(block, blocks, shape=(X.shape[0], made, *sums.made), like=X)
+    return engine.assemble(block, blocks, shape=(X.shape[0], made, *sums.made), like=X, alike=True)
 
 
 @contextlib.contextmanager
@@ -537,7 +537,7 @@ class _WeightGradient(NamedTuple):
                     factors = self._factors(D[:, outputs, :], V)
                     return self.taps([self._product(*both, stack) for both in factors], target)
 
-            return self.engine.assemble(some, parts, shape=self.g.weight_shape, like=self.X)
+            return self.engine.assemble(some, parts, shape=self.g.weight_shape, like=self.X, alike=True)
 
     def _product(self, D: Any, V: Any, stack: contextlib.ExitStack) -> Any:
         M = stack.enter_context(self.engine.temporary((D.shape[0], D.shape[1], V.shape[2]), D))

@@ -98,6 +98,7 @@ def tap_packing(
     return _loop("pack", dtype, tiles()), record, numbers
 
 
+@functools.cache
 def row_sums_loop(dtype: np.dtype) -> int:
     """The compiled function for a RowSums."""
     call = f"row_sums(fields(data), part, np.{dtype})"
@@ -313,6 +314,7 @@ def _rows_of_patches(places: tuple[Embedding, ...], size: tuple[int, ...], colum
 # --- compiled code
 
 
+@functools.cache
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
     by_vectors, by_tiles = f"({dtype.name!r}, {kinds.lanes(dtype)})", f"({dtype.name!r}, {(*kinds,)})"

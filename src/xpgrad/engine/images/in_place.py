@@ -57,6 +57,7 @@ class InPlaceImages(Images, ABC):
     def assemble(
         self, function: Callable[[slice, Any], Any], parts: Sequence[slice], *, axis: int = 0,
         shape: Sequence[int] = (), like: Any = None, target: Any = None, memory: Any = None,
+        alike: bool = False,
     ) -> Any:  # fmt: skip
         """Each part goes to its place, by `map`."""
         whole = target if target is not None else memory
@@ -69,17 +70,27 @@ class InPlaceImages(Images, ABC):
             if not self._is_in(made, place):
                 self._write(place, (...,), made)
 
-        self.map(fill, parts)
+        (self.map_alike if alike else self.map)(fill, parts)
         return whole
+
+    def map_alike(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+        """`map` for parts that are alike, slices or sequences of slices; see `assemble`."""
+        return self.map(function, parts)
 
     def _sum_of_shares(
         self, function: Callable[[slice, list[Any] | None], list[Any]], shares: Sequence[Sequence[slice]]
     ) -> list[Any]:
         """The totals of `accumulate`, of all shares of the blocks; by `map`."""
-        totals, *others = self.map(lambda share: Images.accumulate(self, function, share), shares)
+        totals, *others = self.map_alike(lambda share: self._total(function, share), shares)
         for other in others:
             totals = [self.add(total, part, total) for total, part in zip(totals, other, strict=True)]
         return totals
+
+    def _total(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+    ) -> list[Any]:
+        """The totals of one share of the blocks."""
+        return Images.accumulate(self, function, blocks)
 
     def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
         """In one pass; a view if nothing is added."""

@@ -88,11 +88,13 @@ class Images(FourierTransforms, Protocol):
     def assemble(
         self, function: Callable[[slice, Any], Any], parts: Sequence[slice], *, axis: int = 0,
         shape: Sequence[int] = (), like: Any = None, target: Any = None, memory: Any = None,
+        alike: bool = False,
     ) -> Any:  # fmt: skip
         """The array whose slices along an axis are ``function(part, target)``; the parts are independent.
 
         Without a `target` the array has this `shape` and the dtype of `like`; an engine may use the `memory`
-        for it, and compute parts at the same time.
+        for it, and compute parts at the same time. Parts are `alike` if the function uses a part only as an
+        index of arrays, besides its size: then an engine may call the function once for parts of one size.
         """
         made = [function(part, None) for part in parts]
         return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
@@ -102,7 +104,8 @@ class Images(FourierTransforms, Protocol):
     ) -> list[Any]:
         """The sums over all blocks, with `size` elements in total.
 
-        ``function(block, totals)`` adds a block; `totals` are None at first.
+        ``function(block, totals)`` adds a block; `totals` are None at first. Blocks are alike: see
+        `assemble`.
         """
         totals = None
         for block in blocks:

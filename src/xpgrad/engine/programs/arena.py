@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from xpgrad.engine.process import guard
@@ -14,60 +15,85 @@ if TYPE_CHECKING:
     from xpgrad.engine.programs.program import Draft
 
 
-class _Life(NamedTuple):
+@dataclass(slots=True)
+class _Life:
     """The first and the last instruction that uses a block; its share, if only one share uses it."""
 
     first: int
     last: int
     share: Share | None
 
-    def meets(self, other: _Life) -> bool:
-        """Whether both blocks are needed at one time; `other` does not begin later."""
-        if other.last >= self.first or self.share is None or other.share is None:
-            return other.last >= self.first
-        return self.share != other.share and self.share.region == other.share.region
+
+class _Place(NamedTuple):
+    """Bytes of the arena, and the last instruction that uses them."""
+
+    begin: int
+    behind: int
+    last: int
 
 
 def arranged(
-    draft: Draft, elsewhere: Mapping[Block, int], itemsize: int, side_by_side: Sequence[range]
+    draft: Draft, elsewhere: Container[Block], itemsize: int, side_by_side: Sequence[range]
 ) -> tuple[dict[Block, int], int]:
     """Where in the arena each block begins, and the arena's size: first fit, by first and last use.
 
     Threads may run the instructions of each range at the same time.
     """
-    placed: list[tuple[int, int, _Life]] = []  # first byte, behind the last byte
     begins: dict[Block, int] = {}
+    in_use: list[_Place] = []
+    of_share: list[_Place] = []  # all that the share has used so far
+    share, arena_bytes = None, 0
     lives = _lives(draft, elsewhere, side_by_side)
     for block, life in sorted(lives.items(), key=lambda item: item[1].first):
-        size = -(-block.size * itemsize // LINE) * LINE + (2 * guard.RED if guard.on else 0)
-        begin = 0
-        for first, behind in sorted((low, high) for low, high, other in placed if life.meets(other)):
-            if begin + size <= first:
+        in_use = [place for place in in_use if place.last >= life.first]
+        if life.share is not None and life.share != share:
+            if share is not None and share.region == life.share.region:
+                end = next(together[-1] for together in side_by_side if life.first in together)
+                in_use += _joined(of_share, end)  # its thread may be anywhere in its instructions
+            share, of_share = life.share, []
+        size, begin = -(-block.size * itemsize // LINE) * LINE + (2 * guard.RED if guard.on else 0), 0
+        for place in sorted(in_use):
+            if begin + size <= place.begin:
                 break
-            begin = max(begin, behind)
+            begin = max(begin, place.behind)
         begins[block] = begin + guard.RED if guard.on else begin
-        placed.append((begin, begin + size, life))
-    return begins, max((behind for _, behind, _ in placed), default=0)
+        in_use.append(_Place(begin, begin + size, life.last))
+        if life.share is not None:
+            of_share.append(in_use[-1])
+        arena_bytes = max(arena_bytes, begin + size)
+    return begins, arena_bytes
 
 
-def _lives(draft: Draft, elsewhere: Mapping[Block, int], side_by_side: Sequence[range]) -> dict[Block, _Life]:
+def _joined(places: Sequence[_Place], last: int) -> list[_Place]:
+    """The bytes of all places, in use up to an instruction."""
+    joined: list[_Place] = []
+    for begin, behind, _ in sorted(places):
+        if joined and begin <= joined[-1].behind:
+            begin, behind = joined[-1].begin, max(behind, joined.pop().behind)
+        joined.append(_Place(begin, behind, last))
+    return joined
+
+
+def _lives(draft: Draft, elsewhere: Container[Block], side_by_side: Sequence[range]) -> dict[Block, _Life]:
     """The life of each block of the arena; in a range it is the whole range, but for blocks of one share."""
     around = {number: together for together in side_by_side for number in together}
     lives: dict[Block, _Life] = {}
     for number, instruction in enumerate(draft.instructions):
-        together = around.get(number, range(number, number + 1))
-        share = draft.shares[number] if number in around else None
+        together = around.get(number)
+        share = None if together is None else draft.shares[number]
+        begin, end = (number, number) if together is None else (together[0], together[-1])
         for part in instruction.blocks():
-            block = draft.whole(part).block
+            block = draft.outermost(part)
             if block in elsewhere:
                 continue
             life = lives.get(block)
-            if share is not None and (life is None or life.share == share):
-                lives[block] = _Life(number if life is None else life.first, number, share)
-                continue
-            first = together[0] if life is None else min(life.first, together[0])
-            if life is not None and life.share is not None:
-                first = min(first, around[life.first][0])
-                together = range(first, max(around[life.first][-1], together[-1]) + 1)
-            lives[block] = _Life(first, together[-1], None)
+            if life is None:
+                lives[block] = _Life(begin, end, None) if share is None else _Life(number, number, share)
+            elif life.share is None:
+                life.first, life.last = min(life.first, begin), end
+            elif life.share == share:
+                life.last = number
+            else:  # another share uses it too, or all threads do
+                own = around[life.first]
+                life.first, life.last, life.share = min(own[0], begin), max(own[-1], end), None
     return lives

@@ -17,7 +17,8 @@ from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process.guard import RED, GuardError
 from xpgrad.engine.process.memory import LINE
-from xpgrad.engine.programs.instructions import Address, Block, Quantity, RunTimeLoop
+from xpgrad.engine.programs.code import ProgramCode
+from xpgrad.engine.programs.instructions import Address, Block, RunTimeLoop
 from xpgrad.engine.programs.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -29,38 +30,36 @@ _FINDING, _TABLES = records.length(records.Finding), records.length(records.Tabl
 class Watch:
     """What a guard watches in a program.
 
-    `starts` are the places of the instructions in the program's integers, `code`. The guard's integers are
-    appended to these, with its Guard at `head`. `outside` is memory that is not in the arena, and `itemsize`
-    the bytes of an element.
+    `starts` are the places of the instructions in the program's `code`. The guard's integers are appended to
+    it, with its Guard at `head`. `outside` is memory that is not in the arena.
     """
 
     def __init__(
         self,
         draft: Draft,
         starts: Sequence[int],
-        code: list[Any],
+        code: ProgramCode,
         outside: Collection[Block],
-        itemsize: int,
     ) -> None:
         self._instructions, self.starts = draft.instructions, starts
         self._blocks = _lives(draft, outside)
         self._zones: list[tuple[Block, int, int]] = []
         for block in self._blocks:
-            self._zones += _zones_of(block, itemsize)
+            self._zones += _zones_of(block, code.itemsize)
         self._limits = _limits(code)
         self._rows = [
             limit for number, (one, start) in enumerate(zip(draft.instructions, starts, strict=True))
             if isinstance(one, RunTimeLoop) for limit in _row_limits(number, one, start)
         ]  # fmt: skip
-        self._write(code, itemsize)
+        self._write(code)
 
-    def _write(self, code: list[Any], itemsize: int) -> None:
+    def _write(self, code: ProgramCode) -> None:
         """Append the lists, then the Guard."""
 
         def append(rows: Sequence[tuple]) -> Address:
             begin = Address(None, 8 * len(code))
             for row in rows:
-                code.extend(row)
+                code.append(row)
             return begin
 
         lives = self._blocks
@@ -69,7 +68,7 @@ class Watch:
             for block, begin, end in self._zones
         ])  # fmt: skip
         unwritten = append([
-            records.Unwritten(Address(block, 0), block.size * itemsize, first)
+            records.Unwritten(Address(block, 0), block.size * code.itemsize, first)
             for block, (first, _) in lives.items()
         ])  # fmt: skip
         limits = append(self._limits)
@@ -85,7 +84,7 @@ class Watch:
             scheduled=scheduled, quantities=quantities, tables=tables,
             finding=records.Finding(*[0] * _FINDING),
         )  # fmt: skip
-        code += records.flat(guard)
+        code.append(records.flat(guard))
 
     @property
     def finding(self) -> int:
@@ -141,16 +140,16 @@ def _zones_of(block: Block, itemsize: int) -> list[tuple[Block, int, int]]:
     return [(block, -RED, 0), *inside, (block, size, -(-size // LINE) * LINE + RED)]
 
 
-def _limits(code: Sequence[Any]) -> list[records.QuantityLimit]:
+def _limits(code: ProgramCode) -> list[records.QuantityLimit]:
     """The largest value of each quantity among a program's integers and in its addresses."""
-    named = [value for value in code if isinstance(value, Quantity)]
-    named += [quantity for value in code if isinstance(value, Address) for quantity, _ in value.shifts]
+    named = [quantity for _, quantity in code.quantities]
+    named += [quantity for *_, shifts in code.links for quantity, _ in shifts]
     return sorted({records.QuantityLimit(one.number, one.most // one.factor) for one in named if one.factor})
 
 
 def _row_limits(number: int, instruction: RunTimeLoop, start: int) -> list[records.RowsLimit]:
     """The number of rows of each matrix whose rows a loop's steps name."""
-    head = Address(None, 8 * instruction.data_start(start + 1))
+    head = Address(None, 8 * (start + instruction.DATA))
     at = Span._fields
     found: dict[tuple[str, int], None] = {}
     for stage in instruction.stages:

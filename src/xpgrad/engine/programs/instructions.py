@@ -7,6 +7,7 @@ An operand is a `Location` in a `Block` of memory. The complete program decides 
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -28,17 +29,19 @@ from xpgrad.engine.process.team import Team, integers
 
 _KIND = records.positions(records.Kind)
 _ROWS_OF_SPAN = records.positions(Span).rows
-_SHARED_AT = records.positions(records.WorkRecord).shared.function
+_HEAD = records.length(records.InstructionHead)
+_WORK = records.positions(records.WorkRecord)
+_numbers = itertools.count()
 
 
 class Block:
     """Memory that is used as a whole, of `size` elements: the caller's array, a result or a temporary array.
 
-    Nobody may touch the bytes in its `zones`.
+    Nobody may touch the bytes in its `zones`. A block that was made later has a larger `number`.
     """
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.size, self.number = size, next(_numbers)
         self.zones: list[Zone] = []
 
     @classmethod
@@ -98,18 +101,45 @@ class Address(NamedTuple):
     shifts: Sequence[Shift] = ()
 
 
+class OperandAddress(NamedTuple):
+    """Among the integers of a work, the address of the operand with this number."""
+
+    number: int
+
+
+WAITING = {Address, Quantity, Additions, OperandAddress}
+"""The classes of what stands for integers that the complete program decides."""
+
+
 class Location(NamedTuple):
-    """An operand: the offset of its first element, which each shift moves, and its strides, in elements."""
+    """An operand: the offset of its first element, which each shift moves, and its strides, in elements.
+
+    In work on one of several parts that are alike, `by_part` is the distance to the operand of a part that
+    begins one element further along the divided axis.
+    """
 
     block: Block
     offset: int = 0
     strides: tuple[Any, ...] = ()  # integers, or quantities if they depend on a call's T
     shifts: Sequence[Shift] = ()
+    by_part: int = 0
 
-    def address(self, itemsize: int) -> Address:
-        """The address of the first element."""
-        shifts = [(quantity, unit * itemsize) for quantity, unit in self.shifts]
-        return Address(self.block, self.offset * itemsize, shifts)
+    def moved(self, distance: int, own: Callable[[Block], Block]) -> Location:
+        """The operand of a part that begins so much further on; `own` has that part's memory."""
+        block, offset, strides, shifts, by_part = self
+        return Location(own(block), offset + distance * by_part, strides, shifts, by_part)
+
+
+class WorkNumbers(NamedTuple):
+    """The integers of an instruction, wherever it stands in a program.
+
+    Other integers wait: `own` has places, and the places in the instruction of which they are the addresses;
+    `others` has places with operands, addresses and quantities.
+    """
+
+    numbers: list[int]
+    own: Sequence[tuple[int, int]]
+    others: Sequence[tuple[int, Any]]
 
 
 def most(size: int | Quantity) -> int:
@@ -122,7 +152,7 @@ def parts_for(elements: int, team: Team) -> int:
     return sharing.compiled_parts(elements, team, sharing.COPY * team.grain)
 
 
-def three_strided(places: Sequence[Location], addresses: Sequence[Address]) -> list[Strided]:
+def three_strided(places: Sequence[Location], addresses: Sequence[Any]) -> list[Strided]:
     """The target and two sources, with three strides each; nothing reads a source that is missing.
 
     An axis that an operand lacks has stride 0. An operand without axes is a vector of one element.
@@ -143,7 +173,8 @@ class Work:
     """
 
     kind = _KIND.work
-    _BEFORE_DATA = 1 + records.length(records.WorkRecord)  # after its kind
+    DATA = _HEAD + records.length(records.WorkRecord)
+    """The place of the integers that the function reads, in the instruction."""
 
     def __init__(
         self,
@@ -153,12 +184,13 @@ class Work:
         parts: int,
         team: Team,
         places: Sequence[Location],
-        numbers: Callable[[list[Address]], Sequence[Any]] | None = None,
+        numbers: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
         kept: Any = None,
         multiplications: int = 0,
     ) -> None:
         self.what, self.sizes, self.parts, self.places = what, sizes, parts, places
         self.function, self._team, self._numbers = function, team, numbers
+        self._body: WorkNumbers | None = None
         self.kept, self.multiplications = kept, multiplications
 
     def __str__(self) -> str:
@@ -168,22 +200,36 @@ class Work:
         """The memory that it reads or writes."""
         return [place.block for place in self.places]
 
-    def numbers(self, addresses: list[Address]) -> Sequence[Any]:
+    def numbers(self, addresses: Sequence[Any]) -> Sequence[Any]:
         """The integers and addresses that the function reads."""
         return self._numbers(addresses) if self._numbers else []
 
-    def code(self, start: int, itemsize: int) -> list[Any]:
-        """Its integers and addresses, for its place `start` in the program's array."""
-        for_team = (self._team.addresses or (0, 0, 0))[1:]
-        data = Address(None, 8 * self.data_start(start))
-        shared = records.SharedWork(self.function, data, self.parts, *for_team)
-        record = records.WorkRecord(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
-        addresses = [place.address(itemsize) for place in self.places]
-        return [self.kind, *records.flat(record), *self.numbers(addresses)]
+    def body(self) -> WorkNumbers:
+        """Its integers."""
+        if self._body is None:
+            for_team = (self._team.addresses or (0, 0, 0))[1:]
+            record = records.WorkRecord(0, records.SharedWork(self.function, 0, self.parts, *for_team))
+            data = self.numbers([OperandAddress(number) for number in range(len(self.places))])
+            values = [0, self.kind, *records.flat(record), *data]
+            values[0] = len(values)
+            # most are plain integers, which need no look at their class
+            others = [
+                (k, v) for k, v in enumerate(values) if v.__class__ is not int and v.__class__ in WAITING
+            ]
+            for place, _ in others:
+                values[place] = 0
+            shared = _WORK.shared
+            own = (_HEAD + _WORK.address, _HEAD + shared.function), (_HEAD + shared.data, self.DATA)
+            self._body = WorkNumbers(values, own, others)
+        return self._body
 
-    def data_start(self, start: int) -> int:
-        """The place of the integers that the function reads, in the program's array."""
-        return start + self._BEFORE_DATA
+    def moved(self, distance: int, own: Callable[[Block], Block]) -> Work:
+        """The same work for a part that begins so much further on; see `Location.moved`."""
+        self.body()  # the copy has it too
+        again = object.__new__(type(self))
+        vars(again).update(vars(self))
+        again.places = [place.moved(distance, own) for place in self.places]
+        return again
 
     def is_native(self) -> bool:
         """Whether compiled code can start it; else Python must start its threads."""
@@ -204,7 +250,7 @@ def pack(
     """
     parts, (k, n) = parts_for(count * prod(shape), team), shape
 
-    def numbers(addresses: list[Address]) -> list[Any]:
+    def numbers(addresses: Sequence[Any]) -> list[Any]:
         factor, target = Factor(addresses[0], *places[0].strides), addresses[1]
         return records.flat(records.Packing(functions.pack, parts, k, n, factor, target, count, apart))
 
@@ -222,7 +268,7 @@ def multiply(
     planned = plan(name_of(dtype), (m, n, k), team.size(), team.grain)
     memory = Location(Block.of_workspaces(planned.workspaces(planned.parts), dtype.itemsize))
 
-    def numbers(addresses: list[Address]) -> list[Any]:
+    def numbers(addresses: Sequence[Any]) -> list[Any]:
         c, a, b = _factors(places, addresses)
         return records.flat(planned.record(sizes, c, a, b, add, addresses[-1]))
 
@@ -247,7 +293,7 @@ def multiply_each(
     parts = sharing.product_threads(prod(sizes) * count, team.size(), team.grain)
     memory = Location(Block.of_workspaces(planned.workspaces(parts), dtype.itemsize))
 
-    def numbers(addresses: list[Address]) -> list[Any]:
+    def numbers(addresses: Sequence[Any]) -> list[Any]:
         c, a, b = _factors(places, addresses)
         first = planned.record(sizes, c, a, b, add, addresses[-1])
         return records.flat(
@@ -259,7 +305,7 @@ def multiply_each(
     return Work("MultiplyEach", (count, *sizes), function, parts, team, [*places, memory], numbers)
 
 
-def _factors(places: Sequence[Location], addresses: Sequence[Address]) -> list[Factor]:
+def _factors(places: Sequence[Location], addresses: Sequence[Any]) -> list[Factor]:
     """C, A and B of a product."""
     return [Factor(address, *place.strides) for place, address in zip(places, addresses, strict=False)]
 
@@ -280,7 +326,7 @@ def arithmetic(
     parts, number = parts_for(prod(map(most, shape)), team), records.ArithmeticKind._fields.index(kind)
     sizes = [1, 1, 1, *shape][-AXES:]
 
-    def numbers(addresses: list[Address]) -> list[Any]:
+    def numbers(addresses: Sequence[Any]) -> list[Any]:
         operands = three_strided(places, addresses)
         return records.flat(records.ArithmeticRecord(number, parts, *sizes, *operands))
 
@@ -308,7 +354,7 @@ def array_loop(
     bounds, reals = integers(sharing.cuts(count, parts)), (ctypes.c_double * len(numbers))(*numbers)
     head = records.ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
 
-    def taken(addresses: list[Address]) -> list[Any]:
+    def taken(addresses: Sequence[Any]) -> list[Any]:
         return [*head, *sizes, *addresses]
 
     return Work("ArrayLoop", elements, function, parts, team, places, taken, (bounds, reals))
@@ -331,7 +377,7 @@ class RunTimeLoop(Work):
             kept=loop.kept, multiplications=multiplications,
         )  # fmt: skip
 
-    def numbers(self, addresses: list[Address]) -> list[Any]:
+    def numbers(self, addresses: Sequence[Any]) -> list[Any]:
         """See Work."""
         head: list[Any] = [*self.loop.head]
         for matrix, place, address in zip(self.loop.matrices, self.places, addresses, strict=False):

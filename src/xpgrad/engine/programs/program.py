@@ -26,15 +26,8 @@ from xpgrad.engine.process.memory import address_of, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, compiled_share
 from xpgrad.engine.programs import guarded
 from xpgrad.engine.programs.arena import arranged
-from xpgrad.engine.programs.instructions import (
-    HOST,
-    Additions,
-    Address,
-    Block,
-    Quantity,
-    Shift,
-    Work,
-)
+from xpgrad.engine.programs.code import ProgramCode
+from xpgrad.engine.programs.instructions import HOST, Block, Quantity, Shift, Work
 from xpgrad.engine.programs.lanes import side_by_side
 from xpgrad.engine.programs.shares import Region, Share, regions_of
 
@@ -132,6 +125,10 @@ class Draft:
         self._inside[block] = where
         return True
 
+    def placed(self) -> int:
+        """The number of blocks that are parts of others."""
+        return len(self._inside)
+
     def around(self, block: Block) -> set[Block]:
         """The block, and all blocks of which it is a part."""
         blocks = {block}
@@ -139,6 +136,12 @@ class Draft:
             block = self._inside[block].block
             blocks.add(block)
         return blocks
+
+    def outermost(self, block: Block) -> Block:
+        """The outermost block that contains it."""
+        while block in self._inside:
+            block = self._inside[block].block
+        return block
 
     def whole(self, block: Block) -> BlockOffset:
         """Where this block begins in the outermost block that contains it."""
@@ -186,10 +189,10 @@ class Program:
 
     def _written(
         self, draft: Draft, machine: Machine, outside: Sequence[Block], regions: Sequence[Region]
-    ) -> list[Any]:
+    ) -> ProgramCode:
         """The program's integers and addresses."""
-        team = (machine.team.addresses or (0, 0, 0))[0]
-        code: list[Any] = [*records.ProgramHead(team, compiled_share(), guard=0, steps=0)]
+        team, code = (machine.team.addresses or (0, 0, 0))[0], ProgramCode(self._dtype.itemsize)
+        code.append(records.ProgramHead(team, compiled_share(), guard=0, steps=0))
         self.begin = len(code)
         starts: list[int] = []
         each, begins = [], {region.bounds[0]: region for region in regions}
@@ -198,15 +201,13 @@ class Program:
         for number, instruction in enumerate(draft.instructions):
             begin = len(code)
             if number in begins:
-                head = begin
-                code += begins[number].head(begin, machine.team, self._dtype.itemsize)
+                head = begins[number].append_head(code, machine.team)
             start = len(code)
             starts.append(start)
-            body = instruction.code(start + 1, self._dtype.itemsize)
-            code += [len(body) + 1, *body]
+            code.append_work(instruction)
             one = Stretch(begin, len(code))
             if not instruction.is_native():
-                data = instruction.data_start(start + 1)
+                data = start + instruction.DATA
                 one = Stretch(start, len(code), instruction.function, data, instruction.parts)
             each.append(one)
             if number in ends:
@@ -215,8 +216,9 @@ class Program:
         self._settle_order(each, draft.lanes)
         self.watch = None
         if guard.on:
-            self.watch = guarded.Watch(draft, starts, code, {*outside, HOST}, self._dtype.itemsize)
-            code[_GUARD_AT] = Address(None, 8 * self.watch.head)
+            self.watch = guarded.Watch(draft, starts, code, {*outside, HOST})
+            code.numbers[_GUARD_AT] = 0
+            code.links.append((_GUARD_AT, None, 8 * self.watch.head, ()))
         return code
 
     def _settle_order(self, each: Sequence[Stretch], lanes: Sequence[int | None]) -> None:
@@ -239,28 +241,17 @@ class Program:
         self._by_python = {one.begin: one for one in each if one.function}
 
     def _relocate(
-        self, code: list[Any], draft: Draft, outside: Sequence[Block], together: Sequence[range]
+        self, code: ProgramCode, draft: Draft, outside: Sequence[Block], together: Sequence[range]
     ) -> None:
         """Replace each address by a memory number and a distance into that memory.
 
-        Threads may run the instructions of each range of `together` at one time. After the memories from
-        outside come the arena, the program's own array, and a host.
+        Threads may run the instructions of each range of `together` at one time.
         """
-        number_of = {block: number for number, block in enumerate(outside)}
-        arena, own = len(number_of), len(number_of) + 1
-        number_of[HOST] = own + 1
-        begins, self.arena_bytes = arranged(draft, number_of, self._dtype.itemsize, together)
-        where, memory = [], []
-        for place, value in _addresses(code, draft, self._dtype.itemsize):
-            number, distance = own, value.bytes
-            if value.block is not None:
-                number = number_of.get(value.block, arena)
-                distance += begins.get(value.block, 0)
-            code[place] = distance
-            where.append(place)
-            memory.append(number)
-        self.code = np.asarray(code, dtype=np.int64)
-        self.where, self.memory = (np.asarray(numbers, dtype=np.int64) for numbers in (where, memory))
+        begins, self.arena_bytes = arranged(draft, {*outside, HOST}, code.itemsize, together)
+        where, memory = code.settle(draft, outside, begins)
+        self.code, self.where, self.memory = (
+            np.asarray(numbers, dtype=np.int64) for numbers in (code.numbers, where, memory)
+        )
 
     def shapes(self, steps: int) -> list[tuple[int, ...] | None]:
         """The shapes of the results of a call with this T; None for a missing result."""
@@ -337,40 +328,6 @@ def _joined(each: Sequence[Stretch]) -> list[Stretch]:
         else:
             stretches.append(one)
     return stretches
-
-
-def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, Address]]:
-    """The places and addresses in a program's code, each address in an outermost block.
-
-    Append the table of additions to the code; the Schedule gets its address.
-    """
-    # most of the code is plain integers, and looking at each takes most of the time here
-    others = [(place, value) for place, value in enumerate(code) if value.__class__ is not int]
-    addresses: list[tuple[int, Address]] = []
-    additions: list[int] = []
-    asked: list[tuple[int, Additions]] = []
-    for place, value in others:
-        if isinstance(value, Address):
-            shifts = [*value.shifts]
-            if value.block is not None:
-                block, start, further = draft.whole(value.block)
-                shifts += [(quantity, unit * itemsize) for quantity, unit in further]
-                value = Address(block, value.bytes + start * itemsize)
-            addresses.append((place, value))
-            for quantity, unit in shifts:
-                additions += records.Addition(place, quantity.number, quantity.factor * unit, kept=1)
-        elif isinstance(value, Quantity):
-            additions += records.Addition(place, value.number, value.factor, kept=0)
-            code[place] = 0
-        elif isinstance(value, Additions):
-            asked.append((place, value))
-    for place, what in asked:
-        if what is Additions.WHERE:
-            addresses.append((place, Address(None, 8 * len(code))))
-        else:
-            code[place] = len(additions) // records.length(records.Addition)
-    code += additions
-    return addresses
 
 
 @functools.cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from xpgrad.engine.programs.instructions import CannotRecordError, Location, Quantity, most
+from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, Quantity, most
 from xpgrad.engine.programs.schedule import RowSlice
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Sizes = tuple[int | Quantity, ...]
 Strides = tuple[Any, ...]  # integers, or quantities if they depend on a call's T
+_ALL = slice(None)
 
 
 class Recorded:
@@ -28,8 +29,8 @@ class Recorded:
 
     def __init__(self, recorder: RecordedArithmetic, place: Location, sizes: Sizes) -> None:
         self._recorder, self.place, self.dtype = recorder, place, recorder.dtype
-        self.block, self.offset, self.strides, self.shifts = place
-        self.sizes, self.shape = sizes, tuple(map(most, sizes))
+        self.block, self.offset, self.strides, self.shifts, _ = place
+        self.sizes, self.shape = sizes, shape_of(sizes)
 
     @property
     def ndim(self) -> int:
@@ -57,7 +58,12 @@ class Recorded:
 
     def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
         """Another array in the same memory."""
-        return Recorded(self._recorder, self.place._replace(offset=offset, strides=strides), sizes)
+        block, _, _, shifts, by_part = self.place
+        return Recorded(self._recorder, Location(block, offset, strides, shifts, by_part), sizes)
+
+    def moved(self, distance: int, own: Callable[[Block], Block]) -> Recorded:
+        """The array of a part that is alike; see `Location.moved`."""
+        return Recorded(self._recorder, self.place.moved(distance, own), self.sizes)
 
     def split_last(self, sizes: tuple[int, ...]) -> Recorded:
         """A view with the last axis divided into several."""
@@ -79,38 +85,40 @@ class Recorded:
         keys = list(key) if isinstance(key, tuple) else [key]
         if Ellipsis in keys:
             place = keys.index(Ellipsis)
-            keys[place : place + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
-        keys += [slice(None)] * (self.ndim - len(keys))
+            keys[place : place + 1] = [_ALL] * (self.ndim - len(keys) + 1)
+        keys += [_ALL] * (self.ndim - len(keys))
         if isinstance(keys[0], RowSlice):
-            return self.part(keys[0])[(slice(None), *keys[1:])]
-        offset, sizes, strides = self.offset, list[int | Quantity](), []
-        shifts = list(self.shifts)
+            return self.part(keys[0])[(_ALL, *keys[1:])]
+        block, offset, _, shifts, by_part = self.place
+        sizes, strides = list[int | Quantity](), []
+        moving = self._recorder.moving
         for k, size, stride in zip(keys, self.sizes, self.strides, strict=True):
-            if not isinstance(k, slice):
+            start, step = 0, 1
+            if k is _ALL:
+                sizes.append(size)
+            elif k.__class__ is not slice:
                 if isinstance(size, Quantity):
                     raise CannotRecordError("one place along a size that a call decides")
-                k %= size
-                if isinstance(stride, Quantity):
-                    shifts += [(stride, k)] if k else []
-                else:
-                    offset += k * stride
-                continue
-            strides.append(stride)
-            if k == slice(None):
-                sizes.append(size)
+                start, step = k % size, 0
             elif k.start is None and isinstance(k.stop, Quantity):
                 sizes.append(k.stop)
+            elif k.start is k.stop is k.step is None:
+                sizes.append(size)
             else:
                 start, stop, step = k.indices(most(size))
                 if step < 1 or isinstance(size, Quantity):
                     raise CannotRecordError("steps backwards, or parts of a size that a call decides")
+                sizes.append(len(range(start, stop, step)))
+            if step:
+                strides.append(stride * step if step != 1 else stride)
+            if start:
                 if isinstance(stride, Quantity):
-                    shifts += [(stride, start)] if start else []
+                    shifts = [*shifts, (stride, start)]
                 else:
                     offset += start * stride
-                sizes.append(len(range(start, stop, step)))
-                strides[-1] = stride * step
-        here = Location(self.block, offset, tuple(strides), shifts)
+            if id(k) in moving:
+                by_part += stride
+        here = Location(block, offset, tuple(strides), shifts, by_part)
         return Recorded(self._recorder, here, tuple(sizes))
 
     def __add__(self, other: Recorded) -> Recorded:
@@ -199,6 +207,11 @@ def check_fixed(*arrays: Recorded) -> None:
     for x in arrays:
         if x.sizes != x.shape or any(isinstance(stride, Quantity) for stride in x.strides):
             raise CannotRecordError("sizes that a call decides")
+
+
+def shape_of(sizes: Sizes) -> tuple[int, ...]:
+    """The largest sizes."""
+    return tuple(map(most, sizes)) if Quantity in map(type, sizes) else sizes  # type: ignore[return-value]
 
 
 def row_major(sizes: Sequence[int | Quantity]) -> Strides:

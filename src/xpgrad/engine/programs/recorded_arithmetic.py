@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import prod
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process.memory import name_of
 from xpgrad.engine.programs import instructions
-from xpgrad.engine.programs.instructions import AXES, Block, Location, Quantity, Work, most
+from xpgrad.engine.programs.instructions import AXES, Block, Location, Quantity, Work
 from xpgrad.engine.programs.program import BlockOffset, Draft
 from xpgrad.engine.programs.recorded import (
     CannotRecordError,
@@ -21,6 +21,7 @@ from xpgrad.engine.programs.recorded import (
     Strides,
     check_fixed,
     row_major,
+    shape_of,
 )
 
 _PIECES = 1024  # the most instructions for an array with more axes than an instruction has
@@ -33,14 +34,16 @@ class RecordedArithmetic:
         self._machine, self._team = machine, machine.team
         self.dtype, self._name = dtype, name_of(dtype)
         self._draft = Draft()
+        self.moving: Set[int] = frozenset()
+        """The ids of the slices that are the part for which work on parts that are alike is recorded."""
         self.xp: Any = RecordedNamespace(self)
 
     # --- memory
 
     def fresh(self, sizes: Sizes) -> Recorded:
         """A new array, not cleared."""
-        shape = tuple(map(most, sizes))
-        return Recorded(self, Location(Block(prod(shape)), 0, row_major(sizes)), tuple(sizes))
+        sizes = tuple(sizes)
+        return Recorded(self, Location(Block(prod(shape_of(sizes))), 0, row_major(sizes)), sizes)
 
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Make an array's block a part of the target's, if the array fills its block; tell whether it was."""

@@ -17,6 +17,7 @@ from xpgrad.engine.images.padding import Index
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import line_of
 from xpgrad.engine.process.team import OneThread, Team
+from xpgrad.engine.programs.alike import Pattern
 from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
@@ -110,6 +111,48 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         self._team, draft.share = team, None
         return results + super().map(function, todo[own * threads :])
 
+    def map_alike(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+        """Parts of one size are recorded once."""
+        return self.map(self._repeating(function), parts)
+
+    def _repeating(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The function of parts that are alike; only the first one of each size is recorded by it."""
+        patterns: dict[Any, Pattern] = {}
+
+        def of(part: slice | Sequence[slice]) -> Any:
+            slices = [part] if isinstance(part, slice) else part
+            moving = {id(one) for one in slices}
+            if self.moving and not moving <= self.moving:  # other parts are being recorded
+                return function(part)
+            key = self._team, *(one.stop - one.start for one in slices)
+            start = slices[0].start
+            if key in patterns:
+                return patterns[key].repeat(start)
+            pattern, around = Pattern(self._draft, start), self.moving
+            self.moving = around or moving
+            result = function(part)
+            self.moving = around
+            if pattern.complete(result):
+                patterns[key] = pattern
+            return result
+
+        return of
+
+    def _total(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+    ) -> list[Any]:
+        """All blocks but the first one are added to totals, and are alike."""
+        totals = function(blocks[0], None)
+
+        def add(block: slice) -> None:
+            if any(new is not old for new, old in zip(function(block, totals), totals, strict=True)):
+                raise CannotRecordError("totals in new memory")
+
+        repeating = self._repeating(add)
+        for block in blocks[1:]:
+            repeating(block)
+        return totals
+
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
     ) -> list[Any]:
@@ -117,7 +160,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         threads = self._threads()
         own = len(blocks) // threads
         if threads < 2 or not own or size * threads > BLOCK_ELEMENTS:
-            return super().accumulate(function, blocks, size)
+            return self._total(function, blocks)
         shares = [blocks[own * number : own * (number + 1)] for number in range(threads)]
         totals = self._sum_of_shares(function, shares)
         for block in blocks[own * threads :]:

@@ -152,7 +152,7 @@ class Schedule(Work):
         """The table of quantities, after `numbers` was called."""
         return Address(self.tables, 8 * self._quantities_at)
 
-    def numbers(self, addresses: list[Address]) -> list[Any]:
+    def numbers(self, addresses: Sequence[Any]) -> list[Any]:
         """See Work."""
         self._quantities_at = self._table(self._quantities)
         head = records.ScheduleRecord(
@@ -263,7 +263,7 @@ def move_rows(
     elif kind == "unpack":
         high = Quantity(_QUANTITY.padded, schedule.steps)
 
-    def numbers(addresses: list[Address]) -> list[Any]:
+    def numbers(addresses: Sequence[Any]) -> list[Any]:
         target, source, initial = three_strided(places, addresses)
         record = records.MoveRowsRecord(
             kind=records.MoveKind._fields.index(kind), parts=parts, reverse=int(reverse),

@@ -8,11 +8,13 @@ cores have no cache in common.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.team import Team
+from xpgrad.engine.programs.code import ProgramCode
 from xpgrad.engine.programs.instructions import Address, Work
 
 
@@ -32,20 +34,22 @@ class Region(NamedTuple):
         """The numbers of all instructions."""
         return range(self.bounds[0], self.bounds[-1])
 
-    def head(self, start: int, team: Team, itemsize: int) -> list[Any]:
-        """The code of the instruction that runs the region in a team; `settle` completes it."""
+    def append_head(self, code: ProgramCode, team: Team) -> int:
+        """Append the instruction that runs the region in a team, for `settle` to complete; tell its place."""
         call = "execute_share(fields(data), part)"
         run = c_function("program_share", "programs.native_program", "int64 data, int64 part", call)
-        work = Work("Shares", (), run, len(self.bounds) - 1, team, [])
-        bounds = work.data_start(start + 1) + 2
-        return [0, *work.code(start + 1, itemsize), Address(None, 0), Address(None, 8 * bounds), *self.bounds]
+        start = len(code)
+        bounds = start + Work.DATA + records.length(records.Shares)
+        numbers = [Address(None, 0), Address(None, 8 * bounds), *self.bounds]
+        code.append_work(Work("Shares", (), run, len(self.bounds) - 1, team, [], lambda _: numbers))
+        return start
 
-    def settle(self, code: list[Any], head: int, starts: Sequence[int]) -> None:
+    def settle(self, code: ProgramCode, head: int, starts: Sequence[int]) -> None:
         """Write into the head where the shares begin, and a length that lets `execute` skip the region."""
         ends = [*(starts[number] for number in self.bounds[:-1]), len(code)]
         behind = starts[self.bounds[0]]
-        code[behind - len(ends) : behind] = ends
-        code[head] = len(code) - head
+        code.numbers[behind - len(ends) : behind] = ends
+        code.numbers[head] = len(code) - head
 
 
 def regions_of(shares: Sequence[Share | None]) -> list[Region]:

@@ -23,7 +23,7 @@ import numpy as np
 from xpgrad.engine.compiled.products.tiles_text import tiles_text
 from xpgrad.engine.compiled.records import Factor, ProductRecord, Products, flat
 from xpgrad.engine.process import settings, sharing
-from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned
+from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned, name_of
 from xpgrad.engine.process.team import Team, integers
 
 _INNER = 256  # elements of a block of a sum, at most
@@ -216,7 +216,7 @@ def multiply(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool 
 
 def _multiply_one(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool) -> None:
     sizes = (*c.shape, a.shape[1])
-    planned = plan(c.dtype.name, sizes, team.free(), team.grain)
+    planned = plan(name_of(c.dtype), sizes, team.free(), team.grain)
     with WorkMemory(planned.workspaces(planned.parts), f"a product of {sizes}") as memory:
         numbers = integers(flat(planned.record(sizes, _matrix(c), _matrix(a), _matrix(b), add, memory)))
         team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
@@ -226,14 +226,14 @@ def _multiply_each(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add:
     """Products of stacks with one axis: each thread computes some of them."""
     (count, m, n), k = c.shape, a.shape[2]
     sizes = m, n, k
-    planned = plan(c.dtype.name, sizes, 1)
+    planned = plan(name_of(c.dtype), sizes, 1)
     parts = min(count, sharing.product_threads(prod(sizes) * count, team.free(), team.grain))
     c_step, a_step, b_step = (x.strides[0] // x.itemsize for x in (c, a, b))
     with WorkMemory(planned.workspaces(parts), f"{count} products of {sizes}") as memory:
         first = planned.record(sizes, _matrix(c[0]), _matrix(a[0]), _matrix(b[0]), add, memory)
         record = Products(planned.functions.multiply, count, parts, c_step, a_step, b_step, first)
         numbers = integers(flat(record))
-        team.run(compiled_stack_product(c.dtype.name), ctypes.addressof(numbers), parts)
+        team.run(compiled_stack_product(name_of(c.dtype)), ctypes.addressof(numbers), parts)
 
 
 def _is_one_stack(x: np.ndarray) -> bool:
@@ -251,7 +251,7 @@ def _as_one_stack(x: np.ndarray) -> np.ndarray:
 
 def packed(b: np.ndarray) -> np.ndarray:
     """A matrix in panels, for products of some rows with it; those of a stack one behind the other."""
-    functions = compiled_products(b.dtype.name)
+    functions = compiled_products(name_of(b.dtype))
     b = b if _is_lined_up(b) else np.ascontiguousarray(b)
     result = aligned(functions.panels(b.shape), b.dtype)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(functions.pack)
@@ -269,7 +269,7 @@ def packed_product(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> Callable
 
     A and C are by rows, and A is not empty along its rows.
     """
-    functions, line = compiled_products(c.dtype.name), a.strides[0] // a.itemsize
+    functions, line = compiled_products(name_of(c.dtype)), a.strides[0] // a.itemsize
     numbers = (
         functions.tiles, 1, address_of(a), line, functions.height * line, len(a), address_of(panels), 0,
         a.shape[1], c.shape[1], 0, 1, address_of(c), c.strides[0] // c.itemsize, 0, 0,
