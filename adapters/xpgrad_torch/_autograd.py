@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import xpgrad
+from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kept import keep, was_written_to, without_views
@@ -115,12 +116,7 @@ class _XpgradKernel(torch.autograd.Function):
 
 
 class CallTemplate:
-    """The common data of calls of a planned kernel that differ only in their tensors.
-
-    `layout` is the operands' layout, some may be `Stacked`. `count` is the number of first outputs that the
-    caller reads. `head` is the head of such calls' keys; by default it follows from the rest. For the other
-    arguments see `apply`.
-    """
+    """The common data of calls of a planned kernel that differ only in their tensors; see `template_of`."""
 
     def __init__(
         self,
@@ -130,14 +126,11 @@ class CallTemplate:
         grad_only: Mapping[str, Any],
         again: bool,
         count: int,
-        head: Head = None,
+        head: Head,
     ) -> None:
         self.kernel, self.layout, self.again = kernel, layout, again
         self.attributes, self.grad_only = attributes, grad_only
         self.count, self.head = count, head
-        if head is None:
-            who = kernel, layout, again, count, *attributes, *grad_only
-            self.head = head_of(who, (*attributes.values(), *grad_only.values()))
         self.options = kernel.forward_options(attributes)
         self._are_written_to = False
 
@@ -256,6 +249,35 @@ class CallTemplate:
     def wanted(self, needed: Sequence[bool]) -> tuple[str, ...]:
         """Return the names of the operands with a needed parameter."""
         return tuple(name for name, span in self._spans.items() if any(needed[k] for k in span))
+
+
+_templates: Remembered[CallTemplate] = Remembered()
+
+
+def template_of(
+    kernel: TorchKernel,
+    layout: Layout,
+    attributes: Mapping[str, Any],
+    grad_only: Mapping[str, Any],
+    again: bool,
+    count: int,
+    head: Head = None,
+) -> CallTemplate:
+    """Return the template of such calls.
+
+    `layout` is the operands' layout, some may be `Stacked`. `count` is the number of first outputs that the
+    caller reads. `head` is the head of such calls' keys; by default it follows from the rest. For the other
+    arguments see `apply`.
+    """
+    who = kernel, layout, again, count, *attributes, *grad_only
+    whole = head_of(who, (*attributes.values(), *grad_only.values()))
+    head = whole if head is None else head
+    found = None if whole is None else _templates.get((whole, head))
+    if found is None:
+        found = CallTemplate(kernel, layout, attributes, grad_only, again, count, head)
+        if whole is not None:
+            _templates[whole, head] = found
+    return found
 
 
 def call_again(ready: Ready, flat: Sequence[Tensor], packing: PackedRows | None = None) -> Sequence[Tensor]:
@@ -510,7 +532,7 @@ def apply(
             rows = () if again or collecting.get() is not None else kernel.rows_of(operands, wanted_outputs)
             own = {**attributes, "rows_of": rows} if rows else attributes
             count = len(kernel.cotangents) if wanted_outputs is None else wanted_outputs
-            return tuple(CallTemplate(kernel, layout, own, grad_only, again, count, head).call(flat))
+            return tuple(template_of(kernel, layout, own, grad_only, again, count, head).call(flat))
         elif is_recorded():
             outputs = _apart(kernel, _as_operator(kernel, operands, {**attributes, **grad_only}, again))
         elif is_forward_mode():
@@ -535,7 +557,7 @@ def apply_packed(
     check_call(kernel, operands, grad_only)
     layout, flat = flattened(operands)
     own = {**attributes, "rows_of": kernel.rows_of(operands, wanted_outputs), "packed": True}
-    return CallTemplate(kernel, layout, own, grad_only, False, wanted_outputs).call(flat, packing)
+    return template_of(kernel, layout, own, grad_only, False, wanted_outputs).call(flat, packing)
 
 
 def _with_own_lengths(kernel: TorchKernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

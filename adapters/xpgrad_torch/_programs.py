@@ -47,7 +47,7 @@ class KnownCall(NamedTuple):
     template: Any
     """The caller's data for such calls."""
     program: Program
-    order: list[int]
+    order: Sequence[int]
     """The places of the program's arrays among the call's."""
 
 
@@ -159,17 +159,20 @@ class PlannedFunction:
             found = _key(head, arrays if place is None else without(place, arrays), lengths.kind)
             if found is not None:
                 order = self._order(plans_out[0], layout)
-                known_calls[found[0]] = KnownCall(self, template, plans_out[0].program, order)
+                own, forms, *rest = found[0]
+                # Python's collector of cycles looks at each torch.Size again and again, not at plain tuples
+                plain = tuple([(dtype, is_cpu, tuple(shape)) for dtype, is_cpu, shape in forms])
+                known_calls[(own, plain, *rest)] = KnownCall(self, template, plans_out[0].program, order)
         return list(self._flat(results, operands))
 
-    def _order(self, plan: PlannedCall, layout: Layout) -> list[int]:
+    def _order(self, plan: PlannedCall, layout: Layout) -> Sequence[int]:
         """Return the places of the program's arrays among the arrays without lengths."""
         places: dict[str, range] = {}
         count = 0
         for name, (size, _) in zip(self._names, layout, strict=True):
             places[name] = range(count, count + (size if name != LENGTHS else 0))
             count = places[name].stop
-        return [place for name in plan.names for place in places[name]]
+        return tuple([place for name in plan.names for place in places[name]])
 
     def _flat(self, results: Any, operands: Sequence[Any]) -> Iterator[Tensor | None]:
         """Yield the results; gradients of `Stacked` operands in pieces."""

@@ -76,7 +76,7 @@ class TorchEngine(NumpyEngine):
         computed = _COMPUTED.get(dtype)
         if computed is None or not is_cpu or any(form[:2] != (dtype, True) for form in forms):
             return None
-        layouts = [(form[2], strides) for form, strides in zip(forms, each, strict=True)]
+        layouts = [(tuple(form[2]), strides) for form, strides in zip(forms, each, strict=True)]
         return self._seen(computed, layouts, addresses, new_result)
 
     def integers(self, array: Any) -> np.ndarray | None:

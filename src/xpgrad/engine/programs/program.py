@@ -173,7 +173,7 @@ class Program:
     ) -> None:
         self._dtype, self._team = dtype, machine.team
         self.count = len(draft.inputs)
-        self._sizes = [None if output is None else output[1] for output in outputs]
+        self._sizes = tuple([None if output is None else output[1] for output in outputs])
         self._steps, self._shapes = 0, self.shapes(0)
         results = [output[0] for output in outputs if output is not None]
         outside = [*draft.inputs, *results]
@@ -184,7 +184,7 @@ class Program:
         self._spare = list[tuple[np.ndarray, int]]()
         self._links = np.stack([self.where, self.memory, self.code[self.where]])
         self._link_table = address_of(self._links), len(self.where)
-        self._kept = [one.kept for one in draft.instructions if one.kept is not None]
+        self._kept = tuple([one.kept for one in draft.instructions if one.kept is not None])
         self._link = _linker()
 
     def _written(
@@ -231,13 +231,13 @@ class Program:
         before = _joined(each[: together.start])
         has_first = before and not before[0].function
         self._first = before.pop(0) if has_first else Stretch(self.begin, self.begin)
-        self._rest: list[Stretch | Lanes] = [*before]
+        rest: list[Stretch | Lanes] = [*before]
         if together:
             of_lane: dict[int | None, list[Stretch]] = {}
             for k in together:
                 of_lane.setdefault(lanes[k], []).append(each[k])
-            self._rest.append(Lanes([*map(_joined, of_lane.values())]))
-        self._rest += _joined(each[together.stop :])
+            rest.append(Lanes([*map(_joined, of_lane.values())]))
+        self._rest = (*rest, *_joined(each[together.stop :]))
         self._by_python = {one.begin: one for one in each if one.function}
 
     def _relocate(
@@ -253,13 +253,13 @@ class Program:
             np.asarray(numbers, dtype=np.int64) for numbers in (code.numbers, where, memory)
         )
 
-    def shapes(self, steps: int) -> list[tuple[int, ...] | None]:
+    def shapes(self, steps: int) -> Sequence[tuple[int, ...] | None]:
         """The shapes of the results of a call with this T; None for a missing result."""
 
         def number(size: int | Quantity) -> int:
             return size.factor * steps if isinstance(size, Quantity) else size
 
-        return [None if sizes is None else tuple(map(number, sizes)) for sizes in self._sizes]
+        return tuple([None if sizes is None else tuple(map(number, sizes)) for sizes in self._sizes])
 
     def for_steps(self, steps: int) -> Program:
         """The same program for calls with this T, if calls with several T share it."""
