@@ -29,7 +29,13 @@ from xpgrad._conv.patches import Patches
 from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
-from xpgrad._conv.winograd import Winograd, elements_of_windows, points_of_kernels, points_of_products
+from xpgrad._conv.winograd import (
+    Winograd,
+    elements_of_windows,
+    points_of_kernels,
+    points_of_products,
+    tiles_of_images,
+)
 from xpgrad._operators.arguments import check_choice
 from xpgrad.engine.protocol import Engine
 
@@ -123,17 +129,21 @@ def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
         "patches": _PATCHES * g.multiplications + _WEIGHT * weights + _PATCH_ELEMENT * elements,
     }
     if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
-        positions = prod(g.size)
-        filled = -(-positions // _VECTOR) * _VECTOR / positions
-        found["pointwise"] = _POINTWISE * filled * g.multiplications + _WEIGHT * weights
+        found["pointwise"] = _POINTWISE * _filled(prod(g.size)) * g.multiplications + _WEIGHT * weights
     return found
+
+
+def _filled(columns: int) -> float:
+    """The columns that a product computes, in whole vectors, divided by its columns."""
+    return -(-columns // _VECTOR) * _VECTOR / columns
 
 
 def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
     """The cost of the transforms of windows and kernels, and of the products at each of their elements."""
     costs = _COMPILED_WINOGRAD if compiled else _WINOGRAD
     kernels = g.channels * g.outputs
-    each = costs.product * points_of_products(g) * kernels + costs.window * elements_of_windows(g)
+    filled = _filled(g.batch * tiles_of_images(g)) if compiled else 1.0
+    each = costs.product * filled * points_of_products(g) * kernels + costs.window * elements_of_windows(g)
     return g.batch * each + costs.kernel * points_of_kernels(g) * kernels + costs.passes
 
 

@@ -562,8 +562,12 @@ def points_of_products(g: ConvGeometry) -> int:
 
 def _points_of_windows(g: ConvGeometry) -> int:
     """The number of points of all windows of an image's channel, of each phase."""
-    tiles = prod(-(-size // _TILE) for size in g.output_size[-2:])
-    return _scheme_of(g).points * tiles * prod(g.output_size[:-2])
+    return _scheme_of(g).points * tiles_of_images(g)
+
+
+def tiles_of_images(g: ConvGeometry) -> int:
+    """The number of tiles of an image's outputs."""
+    return prod(-(-size // _TILE) for size in g.output_size[-2:]) * prod(g.output_size[:-2])
 
 
 def elements_of_windows(g: ConvGeometry) -> int:
