@@ -296,7 +296,9 @@ class Winograd(Method):
         parts = _parts_of_kernels(engine, geometry, geometry.outputs, geometry.channels)
         if len(parts) > 1 and _is_one_block(geometry):
             return gradient.in_parts(parts)
-        blocks, totals = _blocks(engine, geometry), elements_of_kernels(geometry)
+        totals = elements_of_kernels(geometry)
+        # each block reads and writes the totals
+        blocks = _blocks(engine, geometry, min(totals // 2, _FEW_IMAGES))
         return gradient.taps(engine.accumulate(gradient.add_block, blocks, totals))
 
 

@@ -78,7 +78,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         threads = self._threads()
         own = count // threads
         shared = threads > 1 and own * size >= max(sharing.IMAGES, least // 2)
-        room = max(BLOCK_ELEMENTS // 4, 2 * BLOCK_ELEMENTS // threads) if shared else BLOCK_ELEMENTS
+        room = max(BLOCK_ELEMENTS // 4, BLOCK_ELEMENTS // threads) if shared else BLOCK_ELEMENTS
         at_once = min(max(1, max(room, least) // max(1, size)), most or count)
         if not shared:
             return slices(count, at_once)
