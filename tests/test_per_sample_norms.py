@@ -178,7 +178,7 @@ def test_norms_of_very_many_samples_have_no_program(rng: np.random.Generator) ->
     for N in (1024, 1025):
         _plans._known.clear()
         run(asked(make_case(LSTM, rng, T=1, N=N, I=1, H=1), per_sample="norm"))
-        assert (None in _plans._known.programs.values()) is (N > 1024)
+        assert (None in _plans._known.calls.values()) is (N > 1024)
 
 
 @each_operator()
@@ -248,8 +248,8 @@ def test_they_have_programs(operator: Operator, rng: np.random.Generator) -> Non
     _plans._known.clear()
     for options in ({"per_sample": "norm"}, {"sample_weight": WEIGHTS[:3]}):
         run_gradient(case, outputs, **options)
-    assert len(_plans._known.programs) == 2
-    assert None not in _plans._known.programs.values()
+    assert len(_plans._known.calls) == 2
+    assert None not in _plans._known.calls.values()
 
 
 @each_operator()

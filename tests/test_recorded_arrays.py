@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import xpgrad
+from xpgrad._conv import winograd
 from xpgrad._conv.choice import METHODS, choose
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import Recorder, of_type
@@ -16,7 +17,7 @@ from xpgrad.engine.images import in_place
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
-from xpgrad.engine.programs import arena, program, recorded_images
+from xpgrad.engine.programs import alike, arena, program, recorded_images
 from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad.engine.programs.recorded import row_major
 from xpgrad.engine.programs.shares import regions_of
@@ -155,7 +156,7 @@ def each_part_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", METHOD_NAMES)
 @pytest.mark.parametrize("case", CASES)
 def test_parts_that_are_alike_are_recorded_once(case, name, size, three_threads, rng, monkeypatch):
-    """The program is as long, and its integers are equal, as if each part were recorded."""
+    """If nothing runs several times, a program's integers are equal, as if each part were recorded."""
     (_, *sizes), w_shape, options = CASES[case]
     monkeypatch.setattr(sharing, "IMAGES", 1)
     monkeypatch.setattr(in_place, "BAND", 500)
@@ -176,7 +177,10 @@ def test_parts_that_are_alike_are_recorded_once(case, name, size, three_threads,
         dX, dW = (getattr(method, f"{of}_gradient") for of in ("input", "weight"))
         return recorder.program([Y, dX(recorder, geometry, dY, W), dW(recorder, geometry, dY, X)])
 
+    shortest = program()
+    monkeypatch.setattr(alike.Pattern, "_runs_again", lambda self, distance: False)
     once = program()
+    assert shortest.arena_bytes == once.arena_bytes
     each_part_by_itself(monkeypatch)
     each = program()
     np.testing.assert_array_equal(once.memory, each.memory)
@@ -184,6 +188,32 @@ def test_parts_that_are_alike_are_recorded_once(case, name, size, three_threads,
     numbers = [np.where(one.code < 1 << 32, one.code, 0) for one in (once, each)]  # without tables' addresses
     np.testing.assert_array_equal(*numbers)
     assert once.arena_bytes == each.arena_bytes
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [5, 16, 17])
+@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("case", CASES)
+def test_instructions_run_for_several_blocks(case, name, size, threads, three_threads, rng, monkeypatch):
+    """The results are those of programs without repetitions, and no instruction stands twice for a thread."""
+    torch = pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(sharing, "IMAGES", 1)
+    monkeypatch.setattr(sharing, "PRODUCT", 0)
+    monkeypatch.setattr(sharing, "COPY", 0)
+    monkeypatch.setattr(in_place, "BAND", 500)
+    monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 500)
+    monkeypatch.setattr(winograd, "_FEW_IMAGES", 100)
+    (_, *sizes), w_shape, options = CASES[case]
+    monkeypatch.setitem(CASES, case, ((size, *sizes), w_shape, options))
+    made = []
+    build = alike.Repetition.append_head
+    monkeypatch.setattr(alike.Repetition, "append_head", lambda *a: made.append(a[0].count) or build(*a))
+    check_convolution(case, name, rng, three_threads)
+    if name in ("winograd", "patches", "shifted") and case == "plain" and size > 5:
+        assert max(made) >= size // threads - 2
+    if name in ("taps",):
+        assert not made  # a plan has all images
 
 
 def test_only_parts_of_one_size_are_alike(three_threads, rng):

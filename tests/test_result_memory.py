@@ -33,9 +33,9 @@ def test_memory_comes_back_with_the_last_view():
     del array
     assert kept() == []
     del view
-    assert kept() == [1200]
+    assert kept() == [1280]  # rounded up
     smaller = memory.result_array((2, 10, 10), np.dtype(np.float64))
-    assert smaller.ctypes.data != address  # 1600 bytes have no room in 1200
+    assert smaller.ctypes.data != address  # 1600 bytes have no room in 1280
     again = memory.result_array((15, 10), np.dtype(np.float64))
     assert again.ctypes.data == address
     assert kept() == []
@@ -61,8 +61,8 @@ def test_the_smallest_that_has_room_is_taken_and_none_twice_as_large():
     addresses = [array.ctypes.data for array in arrays]
     while arrays:
         del arrays[0]
-    assert kept() == [3600, 2000, 1200]
-    held = [memory.result_array((n,), FLOAT) for n in (260, 400, 440, 470)]
+    assert kept() == [4096, 2048, 1280]
+    held = [memory.result_array((n,), FLOAT) for n in (260, 400, 440, 520)]
     assert [array.ctypes.data for array in held[:2]] == [addresses[2], addresses[1]]
     assert held[2].ctypes.data not in addresses
     assert held[3].ctypes.data == addresses[0]
@@ -72,7 +72,7 @@ def test_the_pool_keeps_what_came_last():
     arrays = [memory.result_array((n,), FLOAT) for n in (1000, 900, 800)]
     while arrays:
         arrays.pop()  # 3200 bytes, then 3600, then 4000
-    assert kept() == [3600, 4000]
+    assert kept() == [4096, 4096]
     large = memory.result_array((3000,), FLOAT)
     del large
     assert kept() == []  # it is larger than the pool

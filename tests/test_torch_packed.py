@@ -160,7 +160,7 @@ def test_batches_of_other_lengths_share_programs(rnn, bidirectional, monkeypatch
         ]
         for a, b in zip(*grads, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-    assert sum(isinstance(known, tuple) for known in _plans._known.programs.values()) == 2
+    assert sum(isinstance(known, tuple) for known in _plans._known.calls.values()) == 2
 
 
 @pytest.mark.parametrize("rnn", RNNS)

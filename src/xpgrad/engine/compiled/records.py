@@ -135,6 +135,12 @@ WorkRecord = namedtuple("WorkRecord", "address shared")
 """An instruction that calls a function; `address` is the address of `shared`."""
 holds(WorkRecord, shared=SharedWork)
 
+RepetitionRecord = namedtuple("RepetitionRecord", "code begin end count moves")
+"""Instructions from `begin` to `end` in `code`, `count` times.
+
+The places of `moves` integers in the code follow, each with what is added to it after each time but the last.
+"""
+
 Shares = namedtuple("Shares", "code bounds")
 """Instructions that threads run, each those of its share: ``bounds[share]`` is where they begin in `code`."""
 

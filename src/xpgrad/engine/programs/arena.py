@@ -77,22 +77,26 @@ def _joined(places: Sequence[_Place], last: int) -> list[_Place]:
 def _lives(draft: Draft, elsewhere: Container[Block], side_by_side: Sequence[range]) -> dict[Block, _Life]:
     """The life of each block of the arena; in a range it is the whole range, but for blocks of one share."""
     around = {number: together for together in side_by_side for number in together}
+    again = {number: one for one in draft.repetitions for number in range(one.begin, one.end)}
     lives: dict[Block, _Life] = {}
     for number, instruction in enumerate(draft.instructions):
-        together = around.get(number)
+        together, repetition = around.get(number), again.get(number)
         share = None if together is None else draft.shares[number]
-        begin, end = (number, number) if together is None else (together[0], together[-1])
         for part in instruction.blocks():
             block = draft.outermost(part)
             if block in elsewhere:
                 continue
+            first = last = number
+            if repetition is not None and part not in repetition.own:
+                first, last = repetition.begin, repetition.end - 1
+            begin, end = (first, last) if together is None else (together[0], together[-1])
             life = lives.get(block)
             if life is None:
-                lives[block] = _Life(begin, end, None) if share is None else _Life(number, number, share)
+                lives[block] = _Life(begin, end, None) if share is None else _Life(first, last, share)
             elif life.share is None:
-                life.first, life.last = min(life.first, begin), end
+                life.first, life.last = min(life.first, begin), max(life.last, end)
             elif life.share == share:
-                life.last = number
+                life.last = max(life.last, last)
             else:  # another share uses it too, or all threads do
                 own = around[life.first]
                 life.first, life.last, life.share = min(own[0], begin), max(own[-1], end), None

@@ -6,6 +6,7 @@ from xpgrad.engine.compiled.records import (
     Kind,
     LoopHead,
     ProgramHead,
+    RepetitionRecord,
     Shares,
     WorkRecord,
     length,
@@ -16,6 +17,7 @@ _WORK = positions(WorkRecord)
 _PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
 _KIND = positions(Kind)
 _LOOP, _SHARES = positions(LoopHead), positions(Shares)
+_REPETITION, _MOVES = positions(RepetitionRecord), length(RepetitionRecord)
 
 
 @inside()
@@ -61,6 +63,17 @@ def execute_share(data, part):
         at = i + _HEAD_LENGTH
         call_with_numbers(code[at + _WORK.shared.function], (code[at + _WORK.shared.data], 0))
         i += code[i + _HEAD.length]
+
+
+@inside()
+def repeat(data):
+    """Run instructions several times, on other addresses each time; see `records.RepetitionRecord`."""
+    code = fields(data[_REPETITION.code])
+    for time in range(data[_REPETITION.count]):
+        if time > 0:
+            for k in range(_MOVES, _MOVES + 2 * data[_REPETITION.moves], 2):
+                code[data[k]] += data[k + 1]
+        execute(data[_REPETITION.code], data[_REPETITION.begin], data[_REPETITION.end])
 
 
 @inside()

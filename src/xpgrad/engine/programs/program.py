@@ -25,6 +25,7 @@ from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import address_of, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, compiled_share
 from xpgrad.engine.programs import guarded
+from xpgrad.engine.programs.alike import Repetition
 from xpgrad.engine.programs.arena import arranged
 from xpgrad.engine.programs.code import ProgramCode
 from xpgrad.engine.programs.instructions import HOST, Block, Quantity, Shift, Work
@@ -93,6 +94,7 @@ class Lanes(NamedTuple):
 class Draft:
     """A program that is being recorded: its instructions, and which blocks are parts of other blocks.
 
+    `repetitions` are the instructions that run several times.
     `lanes` and `shares` hold the lane of each instruction, an integer, and its share in a region, or None.
     New instructions get the current `lane` and `share`. Instructions of different lanes, or of different
     shares of one region, do not depend on one another.
@@ -103,6 +105,7 @@ class Draft:
         self.instructions: list[Work] = []
         self.lane: int | None = None
         self.lanes: list[int | None] = []
+        self.repetitions: list[Repetition] = []
         self.share: Share | None = None
         self.shares: list[Share | None] = []
         self._inside: dict[Block, BlockOffset] = {}
@@ -195,23 +198,31 @@ class Program:
         code.append(records.ProgramHead(team, compiled_share(), guard=0, steps=0))
         self.begin = len(code)
         starts: list[int] = []
+        firsts: list[int] = []  # with the heads of what runs several times
         each, begins = [], {region.bounds[0]: region for region in regions}
         ends = {region.bounds[-1] - 1: region for region in regions}
-        head = 0
+        again = {one.begin: one for one in draft.repetitions}
+        ends_again = {one.end - 1: one for one in draft.repetitions}
+        head = head_again = 0
         for number, instruction in enumerate(draft.instructions):
             begin = len(code)
             if number in begins:
                 head = begins[number].append_head(code, machine.team)
+            firsts.append(len(code))
+            if number in again:
+                head_again = again[number].append_head(code, draft.instructions)
             start = len(code)
             starts.append(start)
             code.append_work(instruction)
+            if number in ends_again:
+                ends_again[number].settle(code, head_again, starts, draft.instructions)
             one = Stretch(begin, len(code))
             if not instruction.is_native():
                 data = start + instruction.DATA
                 one = Stretch(start, len(code), instruction.function, data, instruction.parts)
             each.append(one)
             if number in ends:
-                ends[number].settle(code, head, starts)
+                ends[number].settle(code, head, firsts)
         self.end = len(code)
         self._settle_order(each, draft.lanes)
         self.watch = None

@@ -6,7 +6,6 @@ Fourier transforms have no instruction.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -82,11 +81,11 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         at_once = min(max(1, max(room, least) // max(1, size)), most or count)
         if not shared:
             return slices(count, at_once)
-        cuts = sharing.cuts(own, -(-own // at_once))
+        even = -(-own // -(-own // at_once))
         blocks = [
-            slice(first + low, first + high)
+            slice(first + block.start, first + block.stop)
             for first in range(0, own * threads, own)
-            for low, high in itertools.pairwise(cuts)
+            for block in slices(own, even)
         ]
         left = own * threads
         return blocks + [slice(left + s.start, left + s.stop) for s in slices(count - left, at_once)]
