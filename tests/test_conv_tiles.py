@@ -18,7 +18,7 @@ from xpgrad._calls import plans as _plans
 from xpgrad._conv import patches, winograd
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import NumpyEngine
-from xpgrad.engine.compiled import register_tiles
+from xpgrad.engine.compiled import register_tiles, vector_code
 from xpgrad.engine.images import compiled_shifts, row_tiles, shifts, windows
 from xpgrad.testing import assert_close
 
@@ -89,13 +89,17 @@ def test_tiles_for_other_machines(name: str, case: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("bytes_of_vector", [16, 64])
 @pytest.mark.parametrize("dtype", RTOL)
 @pytest.mark.parametrize("steps", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("features", ["+avx512f", ""])
 def test_rows_of_every_length(
-    steps: tuple[int, int], dtype: str, bytes_of_vector: int, rng: np.random.Generator
-) -> None:
-    """Nothing beside a row is read into it, or written."""
+    features: str, adds: bool, steps: tuple[int, int], dtype: str, bytes_of_vector: int,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Nothing beside a row is read into it, or written; with stores by a mask and without."""
+    monkeypatch.setattr(vector_code, "features", lambda: frozenset([features[1:]]))
     size = np.dtype(dtype).itemsize
     lanes = bytes_of_vector // size
-    tile = row_tiles.row_tile(dtype, lanes, *steps)
+    tile = row_tiles.row_tile.__wrapped__(dtype, lanes, *steps, adds)
 
     def moved(source, target, count, more):
         tile(source + size, target + size, count, more)
@@ -107,7 +111,8 @@ def test_rows_of_every_length(
         target = np.full(2 * count + 2, 7, dtype)
         row, expected = rng.normal(size=count).astype(dtype), target.copy()
         source[1 : 1 + count * steps[0] : steps[0]] = row
-        expected[1 : 1 + count * steps[1] : steps[1]] = row + np.dtype(dtype).type(3)
+        before = target[1 : 1 + count * steps[1] : steps[1]] if adds else np.dtype(dtype).type(0)
+        expected[1 : 1 + count * steps[1] : steps[1]] = before + (row + np.dtype(dtype).type(3))
         move(source.ctypes.data, target.ctypes.data, count, 3)
         np.testing.assert_array_equal(target, expected)
 

@@ -17,7 +17,7 @@ pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is co
 
 from llvmlite import binding, ir
 
-from xpgrad.engine.compiled import register_tiles
+from xpgrad.engine.compiled import machine_code, register_tiles
 from xpgrad.engine.compiled.vector_code import VectorCode
 from xpgrad.engine.process import settings
 
@@ -98,7 +98,8 @@ def test_a_convolution_calls_no_function_for_each_element():
             binding.add_symbol(name, ctypes.cast(kept, ctypes.c_void_p).value)
 
         import xpgrad
-        from xpgrad.engine.compiled.register_tiles import features, tiles
+        from xpgrad.engine.compiled.machine_code import features
+        from xpgrad.engine.compiled.register_tiles import tiles
 
         assert "fma" not in features() and tiles().bytes == 16
         rng = np.random.default_rng(0)
@@ -126,7 +127,8 @@ def test_a_convolution_calls_no_function_for_each_element():
     ],
 )
 def test_tiles_follow_the_features_that_llvm_may_use(triple, features, size, tall, monkeypatch):
-    monkeypatch.setattr(register_tiles, "target", lambda: (triple, "a cpu", features))
+    for module in (machine_code, register_tiles):
+        monkeypatch.setattr(module, "target", lambda: (triple, "a cpu", features))
     shape = register_tiles.tiles.__wrapped__()
     assert (shape.bytes, shape.tall) == (size, tall)
 

@@ -12,9 +12,8 @@ from xpgrad.engine.formulas.special import gaussian, logistic, normal_cdf, tail_
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
 
 from compiled_calls import written
-from xpgrad.engine.compiled.machine_code import target
+from xpgrad.engine.compiled.machine_code import features, target
 from xpgrad.engine.compiled.native import elements, inside
-from xpgrad.engine.compiled.register_tiles import features
 from xpgrad.engine.compiled.scalar_common import wide_vectors
 
 

@@ -33,6 +33,12 @@ def target() -> tuple[str, str, str]:
     return triple, binding.get_host_cpu_name(), _host_features()
 
 
+def features() -> frozenset[str]:
+    """The processor's features for compiled code, by LLVM's names."""
+    words = target()[2].split(",")
+    return frozenset(word[1:] for word in words if word.startswith("+"))
+
+
 @functools.cache
 def _host_features() -> str:
     """The host's features; empty if LLVM does not know the host."""

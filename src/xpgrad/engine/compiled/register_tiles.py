@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.machine_code import target
+from xpgrad.engine.compiled.machine_code import features, target
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
 
 
@@ -51,12 +51,6 @@ SET, ADD, STREAM, CONTINUE = range(4)
 # A tile's sums, the vectors that it loads and a vector of equal elements fill 32 registers, or 16.
 _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
 _FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
-
-
-def features() -> frozenset[str]:
-    """The processor's features for compiled code, by LLVM's names."""
-    words = target()[2].split(",")
-    return frozenset(word[1:] for word in words if word.startswith("+"))
 
 
 @functools.cache

@@ -6,13 +6,14 @@ Addresses come in at run time. `register_tiles` and `images.row_tiles` are writt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from llvmlite import ir
 
 from xpgrad.engine.compiled.llvm_code import INT64, declared, loop
 from xpgrad.engine.compiled.llvm_code import variable as variable_of
+from xpgrad.engine.compiled.machine_code import features
 from xpgrad.engine.compiled.native import generated
 from xpgrad.engine.compiled.translate import Code
 
@@ -199,12 +200,26 @@ class VectorCode:
 
     def store_spread(self, vector: Any, place: Any, rest: Any) -> None:
         """Store into every other element of memory."""
+        if "avx512f" not in features():
+            self._store_one_by_one(vector, place, rest)
+            return
         halves = self.alternating(vector, vector)
         places = (place, self.at(place, self._lanes))
         count = INT64(self._lanes) if rest is None else rest
         for half, to, mask in zip(halves, places, self._spread_masks(count), strict=True):
             others = ir.Constant(mask.type, [k % 2 == 0 for k in range(self._lanes)])
             self._store(half, to, self.builder.and_(mask, others))
+
+    def _store_one_by_one(self, vector: Any, place: Any, rest: Any) -> None:
+        """The same where stores by a mask are slow: on AMD's CPUs with AVX2 they took seven times as long."""
+        for k in range(self._lanes):
+            is_there = nullcontext() if rest is None else self.builder.if_then(self._is_below(k, rest))
+            with is_there:
+                element = self.builder.extract_element(vector, ir.IntType(32)(k))
+                self.builder.store(element, self.at(place, 2 * k))
+
+    def _is_below(self, number: int, count: Any) -> Any:
+        return self.builder.icmp_signed("<", INT64(number), count)
 
     def _spread_masks(self, rest: Any) -> tuple[Any, Any]:
         """Masks of two vectors that reach to the last of `rest` elements with a stride of 2."""
