@@ -677,3 +677,42 @@ def test_an_alpha_of_zero_is_told_by_the_output(name):
     Y = getattr(xpgrad, name)(X, alpha=0.0)
     np.testing.assert_array_equal(Y, [0.0, 2.0])
     np.testing.assert_array_equal(getattr(xpgrad, f"{name}_grad")(X, Y, alpha=0.0), [0.0, 2.0])
+
+
+# --- large arrays: compiled loops store their results past the caches
+
+
+@pytest.mark.parametrize("begin", [0, 1, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_large_arrays(threads: str, dtype: str, begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that begin anywhere in a cache line; nothing beside the result is written."""
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", threads)
+    count = (1 << 22) + 301
+    rng = np.random.default_rng(begin)
+    Y, dY, memory = (rng.normal(size=count + 8).astype(dtype) for _ in range(3))
+    before, part = memory.copy(), slice(begin, begin + count)
+    slope = np.asarray(0.01, dtype)
+    before[part] = np.where(Y > 0, dY, slope * dY)[part]
+    made = xpgrad.leaky_relu_grad(dY[part], Y[part])
+    np.testing.assert_array_equal(made, before[part])
+    xpgrad.leaky_relu_grad(dY[part], Y[part], out=memory[part])
+    np.testing.assert_array_equal(memory, before)
+    xpgrad.leaky_relu_grad(dY[part], Y[part], out=dY[part])  # in place
+    np.testing.assert_array_equal(dY[part], before[part])
+
+
+@pytest.mark.parametrize("width", [256, 1000, 1024])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_large_arrays_by_rows(name: str, width: int) -> None:
+    """Also rows of one block that begin within a cache line."""
+    rng = np.random.default_rng(width)
+    X, dY = (rng.normal(size=((9 << 19) // width, width)).astype("float32") for _ in range(2))
+    aside = np.empty(X.size + 1, "float32")[1:].reshape(X.shape)
+    function, gradient = getattr(xpgrad, name), getattr(xpgrad, f"{name}_grad")
+    Y = function(X)
+    with xpgrad.use_engine("standard"):
+        expected = function(X), gradient(dY, Y)
+    np.testing.assert_allclose(Y, expected[0], rtol=1e-5, atol=1e-7)
+    for out in (None, aside):
+        np.testing.assert_allclose(gradient(dY, Y, out=out), expected[1], rtol=1e-4, atol=1e-6)
