@@ -21,6 +21,7 @@ from xpgrad.engine.compiled.arrays import LoopArray
 from xpgrad.engine.compiled.llvm_code import INT64 as _INT
 from xpgrad.engine.compiled.llvm_code import advise, variable
 from xpgrad.engine.compiled.llvm_code import loop as loop_over
+from xpgrad.engine.compiled.native import settle_memory
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.translate import Code, Intrinsic
@@ -77,8 +78,8 @@ def array_loop(loop: RowsLoop, real: type[np.floating]) -> Any:
         rows = _LoopWriter(emitter, loop, width, [*map(code.integer, addresses)], numbers, is_large)
         with loop_over(code.builder, stop, start) as row:
             rows.row(row)
-        with code.builder.if_then(is_large):  # stores past the caches are not in order with others
-            code.builder.fence("seq_cst")
+        with code.builder.if_then(is_large):
+            settle_memory.write(code)
 
     return Intrinsic(run)
 
