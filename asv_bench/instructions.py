@@ -59,7 +59,7 @@ def note(make):
 
     def noting(program, draft, *others):
         kinds = [(KINDS.get(one.what, OTHERS), one) for one in draft.instructions]
-        places = [(kind, one.data_start(1) + m if kind == "products" else None) for kind, one in kinds]
+        places = [(kind, one.DATA + m if kind == "products" else None) for kind, one in kinds]
         make(program, draft, *others)
         program._link = watched(program, places)  # so have copies of the program
 

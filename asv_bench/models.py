@@ -127,7 +127,10 @@ def main() -> None:
         "--only", nargs="*", default=[], metavar="WORD", help="networks with any of these words"
     )
     options = parser.parse_args()
-    names = [name for name in WORKS if not options.only or any(word in name for word in options.only)]
+    words = [word.lower() for word in options.only or [""]]
+    names = [name for name in WORKS if any(word in name.lower() for word in words)]
+    if not names:
+        parser.error(f"no network has any of the words {options.only}; there are {', '.join(WORKS)}")
     print(f"{read_cpu().name}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
     for line in table(options.steps, names):
         print(line, flush=True)

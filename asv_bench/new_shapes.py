@@ -1,10 +1,10 @@
 """The cost of the first step with a new shape, ours and PyTorch's: ``python asv_bench/new_shapes.py``.
 
-Each step has another T, another longest sequence of a packed batch, or another size of images. Then the same
-inputs are used again. The table shows both medians, in ms of the processor (forward and backward, one
-thread); their difference is the cost of a new shape. ``--steps 10000`` measures memory instead: for each
-module and library a process trains with ever new shapes. The table shows its resident memory after 1,000
-steps and at the end.
+Each step has another T, another longest sequence of a packed batch, or another size or number of images.
+Then the same inputs are used again. The table shows both medians, in ms of the processor (forward and
+backward, one thread); their difference is the cost of a new shape. ``--steps 10000`` measures memory instead:
+for each module and library a process trains with ever new shapes. The table shows its resident memory after
+1,000 steps and at the end.
 """
 
 import argparse
@@ -38,11 +38,17 @@ def images(number):
     return torch.randn(2, 32, 20 + number % 24, 20 + number // 24 % 24)
 
 
+def batches(number):
+    """Numbers of images from 32 on."""
+    return torch.randn(32 + number % 600, 32, 26, 26)
+
+
 WORKS = {
     "LSTM(64, 64), 4 sequences": (lambda library: library.LSTM(64, 64), sequences),
     "GRU(64, 64), both directions": (lambda library: library.GRU(64, 64, bidirectional=True), sequences),
     "LSTM(64, 64), packed": (lambda library: library.LSTM(64, 64), packed),
     "Conv2d(32, 32, 3)": (lambda library: library.Conv2d(32, 32, 3, padding=1), images),
+    "Conv2d(32, 64, 3), batches": (lambda library: library.Conv2d(32, 64, 3), batches),
 }
 
 
