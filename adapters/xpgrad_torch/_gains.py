@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.27, 1.05, 1.65),
-        "GRU": (3.38, 1.83, 14.93),
-        "RNN": (3.1, 1.93, 8.59),
-        "Conv1d": (1.64, 1.09, 2.15),
-        "Conv2d": (1.64, 1.09, 2.15),
-        "Conv3d": (1.64, 1.09, 2.15),
+        "LSTM": (1.34, 1.05, 2.09),
+        "GRU": (3.4, 1.94, 12.65),
+        "RNN": (2.79, 1.93, 6.16),
+        "Conv1d": (1.62, 1.06, 2.1),
+        "Conv2d": (1.62, 1.06, 2.1),
+        "Conv3d": (1.62, 1.06, 2.1),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.59, 1.24, 2.24),
