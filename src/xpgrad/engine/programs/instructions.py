@@ -212,7 +212,7 @@ class Work:
             data = self.numbers([OperandAddress(number) for number in range(len(self.places))])
             values = [0, self.kind, *records.flat(record), *data]
             values[0] = len(values)
-            # most are plain integers, which need no look at their class
+            # plain integers, most of the values, are told by a first look
             others = [
                 (k, v) for k, v in enumerate(values) if v.__class__ is not int and v.__class__ in WAITING
             ]
