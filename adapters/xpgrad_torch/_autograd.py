@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -115,24 +116,21 @@ class _XpgradKernel(torch.autograd.Function):
         return vmap_forward(kernel, run, in_dims[1:-3], operands, attributes)
 
 
+@dataclass(eq=False)
 class CallTemplate:
     """The common data of calls of a planned kernel that differ only in their tensors; see `template_of`."""
 
-    def __init__(
-        self,
-        kernel: TorchKernel,
-        layout: Layout,
-        attributes: Mapping[str, Any],
-        grad_only: Mapping[str, Any],
-        again: bool,
-        count: int,
-        head: Head,
-    ) -> None:
-        self.kernel, self.layout, self.again = kernel, layout, again
-        self.attributes, self.grad_only = attributes, grad_only
-        self.count, self.head = count, head
-        self.options = kernel.forward_options(attributes)
-        self._are_written_to = False
+    kernel: TorchKernel
+    layout: Layout
+    attributes: Mapping[str, Any]
+    grad_only: Mapping[str, Any]
+    again: bool
+    count: int
+    head: Head
+    _are_written_to: bool = False
+
+    def __post_init__(self) -> None:
+        self.options = self.kernel.forward_options(self.attributes)
 
     @cached_property
     def _spans(self) -> dict[str, range]:

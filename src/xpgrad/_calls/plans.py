@@ -299,8 +299,7 @@ class _UnplannedCall(NamedTuple):
         if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
             whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
             shared = shared_steps(whole, self.options)
-        known = None if shared is None else self._shared(shared)
-        if known is None or shared is None:
+        if shared is None or (known := self._shared(shared)) is None:
             return self._written(self.layouts, None)
         program, result = known
         return program.for_steps(shared.steps), result

@@ -25,7 +25,7 @@ from xpgrad.engine.compiled.native import settle_memory
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.translate import Code, Intrinsic
-from xpgrad.engine.compiled.vector_code import prefetch
+from xpgrad.engine.compiled.vector_code import prefetch, store_past_caches
 from xpgrad.engine.process.memory import LINE
 
 # Bytes of each vector in a block, and from there to the prefetched memory.
@@ -193,8 +193,7 @@ class _LoopWriter:
             source, to = builder.bitcast(own, line), builder.bitcast(first, line)
             for k in map(_INT, range(_BLOCK_BYTES // LINE)):
                 elements = builder.load(builder.gep(source, [k]), align=LINE)
-                store = builder.store(elements, builder.gep(to, [k]), align=LINE)
-                store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+                store_past_caches(builder, elements, builder.gep(to, [k]), LINE)
 
     def _columns(self, low: ir.Value, high: ir.Value) -> Iterator[ir.Value]:
         """The loops over a block's columns; the caller writes a formula's instructions into each.

@@ -39,6 +39,12 @@ def prefetch(builder: Any, place: Any, write: bool, level: int = 1) -> None:
     builder.call(function, [builder.bitcast(place, byte), number(int(write)), near, data])
 
 
+def store_past_caches(builder: Any, vector: Any, place: Any, align: int) -> None:
+    """Store a vector by a non-temporal instruction; its address is a multiple of `align`."""
+    store = builder.store(vector, place, align=align)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+
+
 class VectorCode:
     """Vector instructions."""
 
@@ -213,13 +219,10 @@ class VectorCode:
     def _store_one_by_one(self, vector: Any, place: Any, rest: Any) -> None:
         """The same where stores by a mask are slow: on AMD's CPUs with AVX2 they took seven times as long."""
         for k in range(self._lanes):
-            is_there = nullcontext() if rest is None else self.builder.if_then(self._is_below(k, rest))
-            with is_there:
+            is_there = None if rest is None else self.builder.icmp_signed("<", INT64(k), rest)
+            with nullcontext() if is_there is None else self.builder.if_then(is_there):
                 element = self.builder.extract_element(vector, ir.IntType(32)(k))
                 self.builder.store(element, self.at(place, 2 * k))
-
-    def _is_below(self, number: int, count: Any) -> Any:
-        return self.builder.icmp_signed("<", INT64(number), count)
 
     def _spread_masks(self, rest: Any) -> tuple[Any, Any]:
         """Masks of two vectors that reach to the last of `rest` elements with a stride of 2."""
@@ -260,11 +263,9 @@ class VectorCode:
 
     def stream(self, sums: _Sums, target: Any, line: Any) -> None:
         """Store a tile past the caches; each vector begins at a multiple of its size."""
-        now = self.builder.module.add_metadata([ir.IntType(32)(1)])
         for variable, place, _ in self._vectors(sums, target, line, None):
             vector, pointer = self.builder.load(variable), self._pointer(place)
-            stored = self.builder.store(vector, pointer, align=self._lanes * self._size)
-            stored.set_metadata("nontemporal", now)
+            store_past_caches(self.builder, vector, pointer, self._lanes * self._size)
 
     def multiply_add(self, sums: _Sums, factors: Any, number: Any, vectors: list[Any]) -> None:
         """Add to each row's sums its factor times the vectors, fused if the machine can.

@@ -31,7 +31,7 @@ from xpgrad.engine.compiled.register_tiles import Tiles, tiles
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import Workspaces, address_of
+from xpgrad.engine.process.memory import Workspaces, address_of, name_of
 from xpgrad.engine.process.team import Team, integers
 
 # Tiles pay from so many sums in a group, and so many pairs of a sum and an image.
@@ -98,11 +98,11 @@ def tap_packing(
     return _loop("pack", dtype, tiles()), record, numbers
 
 
-@functools.cache
 def row_sums_loop(dtype: np.dtype) -> int:
     """The compiled function for a RowSums."""
-    call = f"row_sums(fields(data), part, np.{dtype})"
-    return c_function(f"row_sums_{dtype}", "images.native_shifts", _PART, call)
+    name = name_of(dtype)
+    call = f"row_sums(fields(data), part, np.{name})"
+    return c_function(f"row_sums_{name}", "images.native_shifts", _PART, call)
 
 
 # --- plans

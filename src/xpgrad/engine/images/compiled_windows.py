@@ -12,7 +12,6 @@ from xpgrad.engine.compiled.formula_code import ScalarFormula, c_function
 from xpgrad.engine.compiled.records import FromWindows, ToWindows, WindowImages, WindowPoints
 from xpgrad.engine.compiled.register_tiles import tiles
 from xpgrad.engine.images.windows import Transform, Windows
-from xpgrad.engine.process.memory import name_of
 
 # Windows of their own are read where they are up to so many times their elements apart: as the kernels of
 # each tap along a first axis of three. Each distance has code of its own.
@@ -88,20 +87,16 @@ def _points(m: Layout, windows: Windows, transform: Transform) -> WindowPoints:
     return WindowPoints(m.address, by_point, by_line, by_phase, windows.rows, windows.columns)
 
 
-def _loop(kind: str, transform: Transform, steps: tuple[int, ...], dtype: np.dtype) -> int:
-    return _compiled(kind, transform, steps, name_of(dtype), tiles().lanes(name_of(dtype)))
-
-
 @functools.cache
-def _compiled(kind: str, transform: Transform, steps: tuple[int, ...], dtype: str, lanes: int) -> int:
+def _loop(kind: str, transform: Transform, steps: tuple[int, ...], dtype: np.dtype) -> int:
     formula, taken, made, phases, _ = transform
     sizes = ", ".join(map(str, (taken, made, phases, *steps)))
     return c_function(
-        f"{kind}_{formula.function.__name__.strip('_')}_{dtype}",
+        f"{kind}_{formula.function.__name__.strip('_')}_{dtype.name}",
         "images.native_windows",
         "int64 data, int64 part",
         "made(fields(data), part)",
-        f"{kind}(formulas[0], {sizes}, {dtype!r}, {lanes})",
+        f"{kind}(formulas[0], {sizes}, {dtype.name!r}, {tiles().lanes(dtype)})",
         (ScalarFormula(*formula.key),),
-        dtype,
+        dtype.name,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.records import RepetitionRecord, length
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.team import OneThread
+from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.code import ProgramCode
 from xpgrad.engine.programs.instructions import Address, Block, OperandAddress, Work
 from xpgrad.engine.programs.recorded import Recorded
@@ -24,70 +24,68 @@ if TYPE_CHECKING:
 
 @dataclass
 class Repetition:
-    """Instructions from number `begin` up to `end` that run `count` times, for parts so much apart.
+    """Instructions, from number `begin` on, that run `count` times, for parts so much apart.
 
     Each time needs its `own` memory, and no longer than this time.
     """
 
     begin: int
-    end: int
+    instructions: Sequence[Work]
     own: Set[Block]
-    distance: int
-    count: int
+    distance: int = 0
+    count: int = 1
 
-    def append_head(self, code: ProgramCode, instructions: Sequence[Work]) -> int:
+    @property
+    def end(self) -> int:
+        """The number after the last instruction."""
+        return self.begin + len(self.instructions)
+
+    def append_head(self, code: ProgramCode, team: Team) -> int:
         """Append the instruction that runs them, for `settle` to complete; tell its place."""
         call = "repeat(fields(data))"
         run = c_function("program_repeat", "programs.native_program", "int64 data, int64 part", call)
-        start, moves = len(code), len([*self._moves(instructions, code)])
+        start, moves = len(code), len([*self._moves(code.itemsize)])
         record = RepetitionRecord(Address(None, 0), 0, 0, self.count, moves)
         numbers = [*record, *[0] * (2 * moves)]
-        code.append_work(Work("Repeat", (), run, 1, OneThread(), [], lambda _: numbers))
+        code.append_work(Work("Repeat", (), run, 1, team, [], lambda _: numbers))
         return start
 
-    def settle(
-        self, code: ProgramCode, head: int, starts: Sequence[int], instructions: Sequence[Work]
-    ) -> None:
+    def settle(self, code: ProgramCode, head: int, starts: Sequence[int]) -> None:
         """Write into the head what moves, and a length that lets `execute` skip the instructions."""
-        data = head + Work.DATA
+        own, data = [head + code.numbers[head], *starts[self.begin + 1 : self.end]], head + Work.DATA
         code.numbers[head] = len(code) - head
-        code.numbers[data + 1 : data + 3] = starts[self.begin], len(code)
+        code.numbers[data + 1 : data + 3] = own[0], len(code)
         data += length(RepetitionRecord)
-        for number, place, by in self._moves(instructions, code):
-            code.numbers[data : data + 2] = starts[number] + place, by
+        for number, place, by in self._moves(code.itemsize):
+            code.numbers[data : data + 2] = own[number] + place, by
             data += 2
 
-    def _moves(self, instructions: Sequence[Work], code: ProgramCode) -> Iterator[tuple[int, int, int]]:
-        """The number of an instruction, the place of an address in it, and by how many bytes it moves."""
-        for number in range(self.begin, self.end):
-            work = instructions[number]
+    def _moves(self, itemsize: int) -> Iterator[tuple[int, int, int]]:
+        """Which of the instructions has an address that moves, its place there, and by how many bytes."""
+        for number, work in enumerate(self.instructions):
             for place, value in work.body().others:
                 if value.__class__ is OperandAddress and (by := work.places[value.number].by_part):
-                    yield number, place, by * self.distance * code.itemsize
+                    yield number, place, by * self.distance * itemsize
 
 
 class Pattern:
     """The instructions of a part that begins at `start` of the divided axis, up to ``complete(result)``."""
 
     def __init__(self, draft: Draft, start: int) -> None:
-        self._draft, self._first = draft, start
+        self._draft, self._first, self._start = draft, start, start  # of the first and of the last part
         self._begin, self._known, self._placed = len(draft.instructions), Block(0).number, draft.placed()
-        self._instructions: list[Work] = []
         self._inner: list[Repetition] = []
         self._result: Any = None
         self._can_run_again = False
-        # of the last part: where it begins, the number behind its instructions, its memory, how often it runs
-        self._start, self._end, self._own = start, 0, set[Block]()
-        self._repetition: Repetition | None = None
 
     def complete(self, result: Any) -> bool:
         """Whether the part can be repeated: plain work whose new memory stands alone."""
-        draft = self._draft
-        self._instructions, self._result = draft.instructions[self._begin :], result
+        draft, self._result = self._draft, result
+        self._instructions = draft.instructions[self._begin :]
         self._inner = [one for one in draft.repetitions if one.begin >= self._begin]
         used = {block for one in self._instructions for block in one.blocks()}
-        self._own = {block for block in used if block.number > self._known}
-        self._end = len(draft.instructions)
+        own = {block for block in used if block.number > self._known}
+        self._last = Repetition(self._begin, self._instructions, own)
         # a guard checks each instruction, and Python may have to start an instruction's threads
         can = bool(self._instructions) and all(one.is_native() for one in self._instructions)
         self._can_run_again = can and result is None and not self._inner and not guard.on
@@ -113,24 +111,26 @@ class Pattern:
             draft.add(one.moved(distance, own))
         for inner in self._inner:
             first = inner.begin - self._begin + begin
-            last, memory = first + inner.end - inner.begin, {*map(own, inner.own)}
-            draft.repetitions.append(replace(inner, begin=first, end=last, own=memory))
-        self._own, self._end, self._repetition = {*copies.values()}, len(draft.instructions), None
+            works = draft.instructions[first : first + len(inner.instructions)]
+            draft.repetitions.append(
+                replace(inner, begin=first, instructions=works, own={*map(own, inner.own)})
+            )
+        self._last = Repetition(begin, draft.instructions[begin:], {*copies.values()})
         return _moved(self._result, distance, own)
 
     def _runs_again(self, distance: int) -> bool:
         """Whether the last part's instructions run once more, if nothing has followed them."""
-        draft, begin = self._draft, self._end - len(self._instructions)
-        if self._end != len(draft.instructions) or not self._can_run_again:
+        draft, last = self._draft, self._last
+        if last.end != len(draft.instructions) or not self._can_run_again:
             return False
-        if (draft.lanes[begin], draft.shares[begin]) != (draft.lane, draft.share):
+        if (draft.lanes[last.begin], draft.shares[last.begin]) != (draft.lane, draft.share):
             return False
-        if self._repetition is None:
-            self._repetition = Repetition(begin, self._end, self._own, distance, 1)
-            draft.repetitions.append(self._repetition)
-        if self._repetition.distance != distance:
+        if last.count == 1:
+            last.distance = distance
+            draft.repetitions.append(last)
+        if last.distance != distance:
             return False
-        self._repetition.count += 1
+        last.count += 1
         return True
 
 

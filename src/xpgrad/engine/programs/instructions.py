@@ -6,6 +6,7 @@ An operand is a `Location` in a `Block` of memory. The complete program decides 
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import itertools
 from collections.abc import Callable, Sequence
@@ -226,8 +227,7 @@ class Work:
     def moved(self, distance: int, own: Callable[[Block], Block]) -> Work:
         """The same work for a part that begins so much further on; see `Location.moved`."""
         self.body()  # the copy has it too
-        again = object.__new__(type(self))
-        vars(again).update(vars(self))
+        again = copy.copy(self)
         again.places = [place.moved(distance, own) for place in self.places]
         return again
 

@@ -94,10 +94,9 @@ class Lanes(NamedTuple):
 class Draft:
     """A program that is being recorded: its instructions, and which blocks are parts of other blocks.
 
-    `repetitions` are the instructions that run several times.
     `lanes` and `shares` hold the lane of each instruction, an integer, and its share in a region, or None.
     New instructions get the current `lane` and `share`. Instructions of different lanes, or of different
-    shares of one region, do not depend on one another.
+    shares of one region, do not depend on one another. `repetitions` run several times.
     """
 
     def __init__(self) -> None:
@@ -197,38 +196,31 @@ class Program:
         team, code = (machine.team.addresses or (0, 0, 0))[0], ProgramCode(self._dtype.itemsize)
         code.append(records.ProgramHead(team, compiled_share(), guard=0, steps=0))
         self.begin = len(code)
-        starts: list[int] = []
-        firsts: list[int] = []  # with the heads of what runs several times
-        each, begins = [], {region.bounds[0]: region for region in regions}
-        ends = {region.bounds[-1] - 1: region for region in regions}
-        again = {one.begin: one for one in draft.repetitions}
-        ends_again = {one.end - 1: one for one in draft.repetitions}
-        head = head_again = 0
+        starts: list[int] = []  # of the heads in front of an instruction, if it has any
+        each: list[Stretch] = []
+        parts: list[Region | Repetition] = [*regions, *draft.repetitions]  # repetitions are within regions
+        opening: dict[int, list[Region | Repetition]] = {}
+        for part in parts:
+            opening.setdefault(part.begin, []).append(part)
+        opened: list[tuple[Region | Repetition, int]] = []
         for number, instruction in enumerate(draft.instructions):
             begin = len(code)
-            if number in begins:
-                head = begins[number].append_head(code, machine.team)
-            firsts.append(len(code))
-            if number in again:
-                head_again = again[number].append_head(code, draft.instructions)
-            start = len(code)
-            starts.append(start)
+            starts.append(begin)
+            opened += [(part, part.append_head(code, machine.team)) for part in opening.get(number, [])]
             code.append_work(instruction)
-            if number in ends_again:
-                ends_again[number].settle(code, head_again, starts, draft.instructions)
+            while opened and opened[-1][0].end == number + 1:
+                part, head = opened.pop()
+                part.settle(code, head, starts)
             one = Stretch(begin, len(code))
-            if not instruction.is_native():
-                data = start + instruction.DATA
-                one = Stretch(start, len(code), instruction.function, data, instruction.parts)
+            if not instruction.is_native():  # it has no head
+                data = begin + instruction.DATA
+                one = Stretch(begin, len(code), instruction.function, data, instruction.parts)
             each.append(one)
-            if number in ends:
-                ends[number].settle(code, head, firsts)
         self.end = len(code)
         self._settle_order(each, draft.lanes)
         self.watch = None
         if guard.on:
             self.watch = guarded.Watch(draft, starts, code, {*outside, HOST})
-            code.numbers[_GUARD_AT] = 0
             code.links.append((_GUARD_AT, None, 8 * self.watch.head, ()))
         return code
 

@@ -30,9 +30,19 @@ class Region(NamedTuple):
 
     bounds: Sequence[int]
 
+    @property
+    def begin(self) -> int:
+        """The number of the first instruction."""
+        return self.bounds[0]
+
+    @property
+    def end(self) -> int:
+        """The number after the last instruction."""
+        return self.bounds[-1]
+
     def instructions(self) -> range:
         """The numbers of all instructions."""
-        return range(self.bounds[0], self.bounds[-1])
+        return range(self.begin, self.end)
 
     def append_head(self, code: ProgramCode, team: Team) -> int:
         """Append the instruction that runs the region in a team, for `settle` to complete; tell its place."""
@@ -46,8 +56,8 @@ class Region(NamedTuple):
 
     def settle(self, code: ProgramCode, head: int, starts: Sequence[int]) -> None:
         """Write into the head where the shares begin, and a length that lets `execute` skip the region."""
-        ends = [*(starts[number] for number in self.bounds[:-1]), len(code)]
-        behind = starts[self.bounds[0]]
+        behind = head + code.numbers[head]
+        ends = [behind, *(starts[number] for number in self.bounds[1:-1]), len(code)]
         code.numbers[behind - len(ends) : behind] = ends
         code.numbers[head] = len(code) - head
 
