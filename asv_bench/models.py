@@ -3,7 +3,8 @@
 Training steps (forward, backward, without an optimizer) of PyTorch's modules and of the same network after
 ``xpgrad_torch.swap(network, verify=example)``, which keeps PyTorch's convolutions where ours are slower.
 Steps take turns. Each number is PyTorch's median time divided by ours: above 1 ours is faster. "New shapes"
-has another length, size or batch in every step. "Memory" is the most that a step adds to a process that has
+has another length, size or batch in every step, and "known shapes" has the same inputs once more: the
+difference is the cost of a new shape. "Memory" is the most that a step adds to a process that has
 run a small LSTM. "Error" is the largest difference of a gradient from float64's, relative to the largest
 number of all gradients. Of two numbers in a cell, PyTorch's is first.
 """
@@ -27,7 +28,8 @@ from xpgrad.cli.info import read_cpu
 from xpgrad_bench.memory import peak
 from xpgrad_bench.models import WORKS, Words
 
-HEAD = ["network", "replaced", "same shape", "new shapes", "first step, ms", "memory, MB", "error"]
+RATIOS = ["same shape", "new shapes", "known shapes"]
+HEAD = ["network", "replaced", *RATIOS, "first step, ms", "memory, MB", "error"]
 
 
 def step(model: nn.Module, given: tuple[Any, ...]) -> float:
@@ -93,11 +95,11 @@ def measure(name: str, steps: int) -> list[str]:
     models = [theirs, ours]
     first = [1e3 * step(model, usual) for model in models]
     errors = [error(model, exact, usual) for model in models]
-    same = ratio(models, [work.given(0) for _ in range(steps)])
-    other = ratio(models, [work.given(k) for k in range(1, steps + 1)])
+    same, several = ([work.given(k) for k in which] for which in ([0] * steps, range(1, steps + 1)))
+    ratios = [ratio(models, inputs) for inputs in (same, several, several)]
     grown = [memory(name, paths) for paths in ([], replaced)]
     return [
-        str(len(replaced)), f"{same:.2f}", f"{other:.2f}", " / ".join(f"{ms:.0f}" for ms in first),
+        str(len(replaced)), *(f"{one:.2f}" for one in ratios), " / ".join(f"{ms:.0f}" for ms in first),
         " / ".join(f"{size / 1e6:.0f}" for size in grown), " / ".join(f"{one:.0e}" for one in errors),
     ]  # fmt: skip
 
@@ -115,7 +117,7 @@ def table(steps: int, names: list[str]) -> Iterator[str]:
         bar.note(name)
         rows.append(measure(name, steps))
         yield f"| {name} | {' | '.join(rows[-1])} |"
-    means = (geometric_mean([float(row[k]) for row in rows]) for k in (1, 2))
+    means = (geometric_mean([float(row[1 + k]) for row in rows]) for k in range(len(RATIOS)))
     yield f"| geometric mean |  | {' | '.join(f'{mean:.2f}' for mean in means)} |  |  |  |"
 
 

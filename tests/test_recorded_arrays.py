@@ -130,7 +130,7 @@ def test_threads_share_the_images_of_a_batch(kernels, batch, name, three_threads
     """As many for each; all of them together compute the rest, and kernels in parts."""
     monkeypatch.setattr(sharing, "PRODUCT", 0)
     monkeypatch.setattr(sharing, "COPY", 0)
-    monkeypatch.setattr(sharing, "IMAGES", 1)
+    monkeypatch.setattr(sharing, "OWN_IMAGES", 1)
     monkeypatch.setattr(in_place, "BAND", 4000 if kernels == "many" else 500)
     monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 2000)
     sizes = (batch, 5, 9, 10), (70 if kernels == "many" else 6, 5, 3, 3), {"pads": 1}
@@ -158,7 +158,7 @@ def each_part_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parts_that_are_alike_are_recorded_once(case, name, size, three_threads, rng, monkeypatch):
     """If nothing runs several times, a program's integers are equal, as if each part were recorded."""
     (_, *sizes), w_shape, options = CASES[case]
-    monkeypatch.setattr(sharing, "IMAGES", 1)
+    monkeypatch.setattr(sharing, "OWN_IMAGES", 1)
     monkeypatch.setattr(in_place, "BAND", 500)
     monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 2000)
     shape = (size, *sizes)
@@ -198,7 +198,7 @@ def test_instructions_run_for_several_blocks(case, name, size, threads, three_th
     """The results are those of programs without repetitions, and no instruction stands twice for a thread."""
     torch = pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
     torch.set_num_threads(threads)
-    monkeypatch.setattr(sharing, "IMAGES", 1)
+    monkeypatch.setattr(sharing, "OWN_IMAGES", 1)
     monkeypatch.setattr(sharing, "PRODUCT", 0)
     monkeypatch.setattr(sharing, "COPY", 0)
     monkeypatch.setattr(in_place, "BAND", 500)

@@ -10,7 +10,7 @@ from xpgrad._conv.method import (
     Method,
     columns_of_images,
     few_images,
-    image_size,
+    image_blocks,
     rows_of_channels,
     weight_matrices,
     with_bias,
@@ -64,4 +64,4 @@ def _mix(engine: Engine, g: ConvGeometry, images: Any, weights: Any, B: Any, sha
         Y = engine.product(weights, rows_of_channels(xp, g, images[block, ...]), place)
         return with_bias(engine, xp.reshape(Y, (-1, *shape[1:])), B, target)
 
-    return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=shape, like=images, alike=True)
+    return engine.assemble(block, image_blocks(engine, g), shape=shape, like=images, alike=True)

@@ -123,3 +123,8 @@ def slices(count: int, at_once: int) -> list[slice]:
     """Slices of 0 .. count, `at_once` elements each."""
     at_once = max(1, at_once)
     return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]
+
+
+def even_slices(count: int, most: int) -> list[slice]:
+    """As few slices as possible of at most `most` elements, all but the last of one size."""
+    return slices(count, -(-count // -(-count // most))) if count else []

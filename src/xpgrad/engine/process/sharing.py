@@ -15,7 +15,9 @@ COPY = 1 << 15
 ARRAY = 1 << 17
 """Elements of a loop over an array, or of a time loop without products."""
 IMAGES = 1 << 18
-"""Elements of the images for one thread."""
+"""Elements of the images for one thread that Python starts."""
+OWN_IMAGES = 1 << 14
+"""Elements of the images for one thread in a program."""
 PRODUCT = 1 << 19
 """Multiply-adds of a matrix product."""
 LANE = 1 << 21
