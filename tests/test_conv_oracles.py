@@ -16,12 +16,13 @@ from xpgrad._conv.choice import METHODS
 from xpgrad.testing import assert_close, check_vjp, conv_grad_reference, conv_reference
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
+POINTWISE = ("pointwise", "pointwise-groups", "covering", "covering-1d", "covering-one-element")
 COMBINED = [
     (method, name)
     for method in METHODS
     for name, case in CASES.items()
     if (method != "winograd" or name.startswith(("3x3", "4x4")))
-    and (method != "pointwise" or name in ("pointwise", "pointwise-groups"))
+    and (method != "pointwise" or name in POINTWISE)
     and (method != "fft" or not {"strides", "dilations"} & set(case.attributes))
 ]
 

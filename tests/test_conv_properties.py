@@ -102,7 +102,8 @@ def test_the_rule_counts_the_packing_of_weights(images: int, channels: int, size
      ((8, 64, 56, 56), (64, 64, 1, 1), 1, "pointwise"), ((1, 16, 8, 8), (16, 16, 1, 1), 1, "pointwise"),
      ((8, 256, 14, 14), (512, 256, 1, 1), 2, "patches"),
      ((2, 32, 16, 16, 16), (32, 32, 3, 3, 3), 1, "winograd"),
-     ((16, 512, 4, 4), (1, 512, 2, 2), 2, "taps")],
+     ((16, 512, 4, 4), (1, 512, 2, 2), 2, "taps"), ((16, 512, 1, 1), (64, 512, 1, 1), 1, "pointwise"),
+     ((16, 3, 2, 2), (8, 3, 2, 2), 2, "pointwise")],
 )  # fmt: skip
 def test_the_rule_for_strides_and_volumes(X: tuple, W: tuple, strides: int, expected: str) -> None:
     pads = (W[2] - 1) // 2

@@ -33,6 +33,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "plain": ((3, 4, 9, 14), (6, 4, 3, 3), {"pads": 1}),
     "depthwise": ((3, 4, 7, 6), (4, 1, 3, 3), {"group": 4, "strides": (1, 2)}),
     "pointwise": ((3, 4, 7, 6), (8, 2, 1, 1), {"group": 2}),
+    "covering": ((3, 4, 5, 2), (8, 4, 5, 2), {}),
     "one dimension": ((3, 4, 7), (8, 4, 3), {"auto_pad": "SAME_UPPER", "strides": 2}),
     "three dimensions": ((2, 4, 5, 4, 3), (8, 4, 3, 2, 2), {"pads": 1, "strides": (2, 1, 1)}),
 }

@@ -2,7 +2,8 @@
 
 For each of the three sums of a call, the rule takes the first method that fits. C and O count one group.
 
-1. ``pointwise`` for a kernel of one element, at stride 1 and without padding, unless loops are compiled;
+1. ``pointwise`` for kernels that cover whole images; unless loops are compiled, also for a kernel of one
+   element, at stride 1 and without padding;
 2. ``fft`` if it is possible and costs less than the direct sum;
 3. ``taps`` for few channels: C * O at most 64 with compiled loops, else at most 4;
 4. ``winograd`` if it is possible and costs less than the direct sum;
@@ -26,7 +27,7 @@ from xpgrad._conv.fourier import Fourier, spectrum_shape
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, kept
 from xpgrad._conv.patches import Patches
-from xpgrad._conv.pointwise import Pointwise
+from xpgrad._conv.pointwise import Pointwise, is_one_product
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
 from xpgrad._conv.winograd import (
@@ -105,7 +106,7 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool) -> str:
     def possible(name: str) -> bool:
         return METHODS[name].why_not(g, transforms) is None
 
-    if not compiled and possible("pointwise"):
+    if is_one_product(g) or (not compiled and possible("pointwise")):
         return "pointwise"
     if possible("fft") and _fourier_cost(g, compiled) < cost:
         return "fft"

@@ -105,6 +105,11 @@ class ConvGeometry:
         """Whether an array of the convolution has no elements."""
         return not (self.batch and self.channels and self.outputs)
 
+    @property
+    def covers(self) -> bool:
+        """Whether a kernel lies on a whole image once, without padding."""
+        return self.kernel == self.size == self.extent and not any(self.begin)
+
     def adjoint(self) -> ConvGeometry:
         """The geometry of dX at stride 1: dY is the input; weights are flipped and transposed."""
         reach = zip(self.kernel, self.dilations, self.begin, strict=True)
