@@ -127,3 +127,16 @@ def test_a_thread_keeps_the_arenas_that_it_used_last(monkeypatch):
     assert memory.take_arena(900) is not middle
     memory.keep_arena(memory.take_arena(20_000))
     assert len(memory.take_arena(5_000)[0]) < 10_000
+
+
+def test_a_larger_arena_takes_the_place_of_smaller_ones(monkeypatch):
+    """A network's calls grow from layer to layer: what each of them needed would stay."""
+    monkeypatch.setattr(memory, "_arenas", memory._Arenas())
+    for size in (1_000, 9_000, 20_000):
+        memory.keep_arena(memory.take_arena(size))
+    (kept,) = memory._arenas.kept
+    assert len(kept[0]) >= 20_000
+    outer, inner = memory.take_arena(20_000), memory.take_arena(500)  # two at once
+    memory.keep_arena(inner)
+    memory.keep_arena(outer)
+    assert [memory.take_arena(size) for size in (20_000, 500)] == [outer, inner]

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from xpgrad.engine.process import guard
 LINE = 64
 """The number of bytes of a cache line."""
 _ALIASED = 2048  # bytes: addresses at multiples of this distance share few lines of the caches
+_BYTE = np.dtype(np.uint8)
 _addressof, _from_buffer = ctypes.addressof, ctypes.c_char.from_buffer
 _KEPT = 1 << 26  # bytes of arenas that a thread keeps for its next calls
 
@@ -37,11 +39,10 @@ def name_of(dtype: np.dtype) -> str:
     return dtype.name
 
 
-def aligned(size: int, dtype: np.dtype) -> np.ndarray:
-    """A vector of `size` elements, aligned to a cache line; not cleared."""
-    memory = np.empty(size * dtype.itemsize + LINE, dtype=np.uint8)
-    first = -address_of(memory) % LINE
-    return memory[first : first + size * dtype.itemsize].view(dtype)
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array that begins with a cache line; not cleared."""
+    memory = np.empty(prod(shape) * dtype.itemsize + LINE, _BYTE)
+    return np.ndarray(shape, dtype, memory, -address_of(memory) % LINE)
 
 
 Arena = tuple[np.ndarray, int]
@@ -73,10 +74,11 @@ def take_arena(size: int) -> Arena:
     kept, least, small = _arenas.kept, size + LINE, []
     while (found := _popped(kept)) is not None and len(found[0]) < least:
         small.append(found)
-    kept += reversed(small)
     if found is not None:
+        kept += reversed(small)
         return found
-    # more than a thread keeps would be new in each call
+    # Smaller ones are dropped: the new one serves their calls too. What is larger than a thread keeps would
+    # be new in each call.
     memory = np.empty(max(least, min(_rounded(least), _KEPT + LINE)), dtype=np.uint8)
     return memory, -(-address_of(memory) // LINE) * LINE
 
@@ -207,16 +209,14 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
     All but the smallest results begin with a cache line: TensorFlow copies arrays that do not.
     """
-    array = new_array(shape, dtype)
-    size = array.nbytes
-    if size < LARGE:  # most are; the array costs little if it is not used
-        fits = size < _PAGE or guard.on or address_of(array) % LINE == 0
-        return array if fits else aligned(array.size, array.dtype).reshape(shape)
+    size = prod(shape) * dtype.itemsize
     if guard.on:
-        return array
+        return guard.result(shape, dtype)
+    if size < LARGE:
+        return np.empty(shape, dtype) if size < _PAGE else aligned(shape, dtype)
     memory = _pooled(size)
     if memory is None:
-        memory = aligned(_rounded(size), np.dtype(np.uint8))
+        memory = aligned((_rounded(size),), _BYTE)
     return np.asarray(_Lease(memory))[:size].view(dtype).reshape(shape)
 
 

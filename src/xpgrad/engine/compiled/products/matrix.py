@@ -253,7 +253,7 @@ def packed(b: np.ndarray) -> np.ndarray:
     """A matrix in panels, for products of some rows with it; those of a stack one behind the other."""
     functions = compiled_products(name_of(b.dtype))
     b = b if _is_lined_up(b) else np.ascontiguousarray(b)
-    result = aligned(functions.panels(b.shape), b.dtype)
+    result = aligned((functions.panels(b.shape),), b.dtype)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(functions.pack)
     size = functions.panels(b.shape[-2:])
     for number, index in enumerate(np.ndindex(b.shape[:-2])):
