@@ -107,8 +107,8 @@ class ConvGeometry:
 
     @property
     def covers(self) -> bool:
-        """Whether a kernel lies on a whole image once, without padding."""
-        return self.kernel == self.size == self.extent and not any(self.begin)
+        """Whether a kernel lies on a whole image once, without padding; False for a compiler's symbols."""
+        return self.static and self.kernel == self.size == self.extent and not any(self.begin)
 
     def adjoint(self) -> ConvGeometry:
         """The geometry of dX at stride 1: dY is the input; weights are flipped and transposed."""
