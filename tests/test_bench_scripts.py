@@ -373,7 +373,7 @@ def test_the_table_of_models(script, monkeypatch):
     monkeypatch.setattr(models, "memory", lambda _, replaced: 10**6 * (1 + len(replaced)))
     monkeypatch.setattr(models, "WORKS", {"tiny": tiny})
     lines = list(models.table(2, ["tiny"]))
-    assert lines[2].startswith("| tiny | 1 | 1.00 | 1.00 | 1000 / 1000 | 1 / 2 | ")
+    assert lines[2].startswith("| tiny | 1 | 1.00 | 1.00 | 1.00 | 1000 / 1000 | 1 / 2 | ")
 
 
 # ---------------------------------------------------------------------------------------- recurrences
