@@ -27,7 +27,7 @@ from xpgrad._conv.fourier import Fourier, spectrum_shape
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, kept
 from xpgrad._conv.patches import Patches
-from xpgrad._conv.pointwise import Pointwise, is_one_product
+from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
 from xpgrad._conv.winograd import (
@@ -106,7 +106,7 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool) -> str:
     def possible(name: str) -> bool:
         return METHODS[name].why_not(g, transforms) is None
 
-    if is_one_product(g) or (not compiled and possible("pointwise")):
+    if g.is_one_product or (not compiled and possible("pointwise")):
         return "pointwise"
     if possible("fft") and _fourier_cost(g, compiled) < cost:
         return "fft"

@@ -106,9 +106,13 @@ class ConvGeometry:
         return not (self.batch and self.channels and self.outputs)
 
     @property
-    def covers(self) -> bool:
-        """Whether a kernel lies on a whole image once, without padding; False for a compiler's symbols."""
-        return self.static and self.kernel == self.size == self.extent and not any(self.begin)
+    def is_one_product(self) -> bool:
+        """Whether each kernel covers a whole image; then the sums over the batch are single products.
+
+        False for a compiler's symbols.
+        """
+        covers = self.static and self.kernel == self.size == self.extent and not any(self.begin)
+        return covers and self.group == 1
 
     def adjoint(self) -> ConvGeometry:
         """The geometry of dX at stride 1: dY is the input; weights are flipped and transposed."""

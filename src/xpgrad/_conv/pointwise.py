@@ -28,7 +28,7 @@ class Pointwise(Method):
 
     def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
         """Input and output must have the same grid, or kernels must cover images."""
-        if is_one_product(geometry):
+        if geometry.is_one_product:
             return None
         if prod(geometry.kernel) != 1:
             return f"the kernel has shape {geometry.kernel}, not one element, and covers no whole image"
@@ -38,7 +38,7 @@ class Pointwise(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        if is_one_product(geometry):
+        if geometry.is_one_product:
             xp, W = engine.xp, _rows(engine.xp, W)
             Y = engine.product(_rows(xp, X), xp.matrix_transpose(W))
             return with_bias(engine, xp.reshape(Y, geometry.output_shape), B)
@@ -47,7 +47,7 @@ class Pointwise(Method):
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        if is_one_product(geometry):
+        if geometry.is_one_product:
             dX = engine.product(_rows(engine.xp, dY), _rows(engine.xp, W))
             return with_bias(engine, engine.xp.reshape(dX, geometry.input_shape), B)
         weights = engine.xp.matrix_transpose(weight_matrices(engine.xp, geometry, W))
@@ -56,7 +56,7 @@ class Pointwise(Method):
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
         xp, g = engine.xp, geometry
-        if is_one_product(g):
+        if g.is_one_product:
             dW = engine.product(xp.matrix_transpose(_rows(xp, dY)), _rows(xp, X))
             return xp.reshape(dW, g.weight_shape)
 
@@ -68,11 +68,6 @@ class Pointwise(Method):
 
         (dW,) = engine.accumulate(block, few_images(engine, g), prod(g.weight_shape))
         return xp.reshape(dW, g.weight_shape)
-
-
-def is_one_product(geometry: ConvGeometry) -> bool:
-    """Whether the sums over the batch are single products."""
-    return geometry.group == 1 and geometry.covers
 
 
 def _rows(xp: Any, array: Any) -> Any:

@@ -125,6 +125,11 @@ def slices(count: int, at_once: int) -> list[slice]:
     return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]
 
 
-def even_slices(count: int, most: int) -> list[slice]:
-    """As few slices as possible of at most `most` elements, all but the last of one size."""
-    return slices(count, -(-count // -(-count // most))) if count else []
+def in_parts(count: int, parts: int) -> list[slice]:
+    """At most so many slices of 0 .. count, all but the last of one size."""
+    return slices(count, -(-count // max(1, parts)))
+
+
+def images_at_once(count: int, size: int, room: int, most: int | None) -> int:
+    """How many of `count` images with `size` elements fit into `room`: at least one, at most `most`."""
+    return max(1, min(room // max(1, size), most or count))

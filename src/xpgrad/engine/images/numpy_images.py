@@ -12,7 +12,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.images.compiled_images import CompiledImages, Numbers
-from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, slices
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, images_at_once, in_parts
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
@@ -44,9 +44,9 @@ class NumpyImages(Machine, CompiledImages):
     def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // sharing.IMAGES))
-        at_once = min(max(1, max(BLOCK_ELEMENTS, least) // max(1, size)), most or count)
+        at_once = images_at_once(count, size, max(BLOCK_ELEMENTS, least), most)
         rounds = -(-count // (threads * at_once))
-        return slices(count, -(-count // max(1, threads * rounds)))
+        return in_parts(count, threads * rounds)
 
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
@@ -56,7 +56,7 @@ class NumpyImages(Machine, CompiledImages):
         There are more shares than threads, so a slower thread takes fewer.
         """
         count = _SHARES * self.team.size()
-        shares = [blocks[share] for share in slices(len(blocks), -(-len(blocks) // count))]
+        shares = [blocks[share] for share in in_parts(len(blocks), count)]
         return self._sum_of_shares(function, shares)
 
     def room(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:

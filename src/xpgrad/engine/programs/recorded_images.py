@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.images.compiled_images import CompiledImages
-from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, even_slices, slices
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, images_at_once, in_parts, slices
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import line_of
@@ -78,13 +78,13 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         own = count // threads
         shared = threads > 1 and own * size >= max(sharing.OWN_IMAGES, least // 2)
         room = max(BLOCK_ELEMENTS // 4, BLOCK_ELEMENTS // threads) if shared else BLOCK_ELEMENTS
-        at_once = min(max(1, max(room, least) // max(1, size)), most or count)
+        at_once = images_at_once(count, size, max(room, least), most)
         if not shared:
-            return even_slices(count, at_once)
+            return in_parts(count, -(-count // at_once))
         blocks = [
             slice(first + block.start, first + block.stop)
             for first in range(0, own * threads, own)
-            for block in even_slices(own, at_once)
+            for block in in_parts(own, -(-own // at_once))
         ]
         left = own * threads
         return blocks + [slice(left + s.start, left + s.stop) for s in slices(count - left, at_once)]
