@@ -125,7 +125,7 @@ def three_threads():
 
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
-@pytest.mark.parametrize("batch", range(1, 9))
+@pytest.mark.parametrize("batch", [*range(1, 9), 15, 21])
 @pytest.mark.parametrize("kernels", ["few", "many"])
 def test_threads_share_the_images_of_a_batch(kernels, batch, name, three_threads, rng, monkeypatch):
     """As many for each; all of them together compute the rest, and kernels in parts."""
@@ -233,13 +233,20 @@ def test_only_parts_of_one_size_are_alike(three_threads, rng):
 
 
 @pytest.mark.parametrize(
-    ("ends", "shared"), [((0, 2, 4, 6), True), ((0, 1, 7, 8), False), ((0, 2, 4), False)]
+    ("ends", "shared"),
+    [
+        ((0, 2, 4, 6), True),
+        ((0, 1, 7, 8), False),
+        ((0, 2, 4), False),
+        ((0, 3, 4, 7, 8, 11, 12), True),
+        ((0, 3, 6, 7, 8, 9, 10), False),
+    ],
 )
 def test_threads_share_equal_parts(ends, shared, three_threads, rng):
-    """One thread would have most of the work where a part is much larger."""
-    X = three_threads(rng.normal(size=(8, 8)))
-    recorder = Recorder(of_type(X), {"x": ((8, 8), (8, 1))}, np.dtype("float64"))
-    x, whole = recorder.input("x"), recorder.fresh((8, 8))
+    """One thread would have most of the work where a part, or a thread's parts together, are much larger."""
+    X = three_threads(rng.normal(size=(12, 8)))
+    recorder = Recorder(of_type(X), {"x": ((12, 8), (8, 1))}, np.dtype("float64"))
+    x, whole = recorder.input("x"), recorder.fresh((12, 8))
     parts = [slice(*pair) for pair in itertools.pairwise(ends)]
     recorder.map(lambda part: recorder.copy(whole[part], x[part] + x[part]), parts)
     assert bool(regions_of(recorder._draft.shares)) == shared

@@ -94,18 +94,19 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         return 1 if self.team.addresses is None else self.team.size()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """Each thread has as many items, if they are about equal; all threads together do the rest."""
+        """Each thread has as many items, if their work is about equal; all threads together do the rest."""
         todo, threads = [*items], self._threads()
         own = len(todo) // threads
-        sizes = [item.stop - item.start for item in todo[: own * threads] if isinstance(item, slice)]
-        if threads < 2 or not own or max(sizes, default=0) > 2 * min(sizes, default=0):
+        shares = [todo[own * number : own * (number + 1)] for number in range(threads)]
+        work = [sum(one.stop - one.start for one in share if isinstance(one, slice)) for share in shares]
+        if threads < 2 or not own or 2 * max(work) > 3 * min(work):
             return super().map(function, todo)
         results, team, draft = [], self._team, self._draft
         region = len(draft.shares)
         self._team = OneThread()
-        for number in range(threads):
+        for number, share in enumerate(shares):
             draft.share = Share(region, number)
-            results += [function(item) for item in todo[own * number : own * (number + 1)]]
+            results += [function(item) for item in share]
         self._team, draft.share = team, None
         return results + super().map(function, todo[own * threads :])
 
