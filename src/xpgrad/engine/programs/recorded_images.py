@@ -93,13 +93,21 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         """The number of threads that can share images."""
         return 1 if self.team.addresses is None else self.team.size()
 
+    def _shares(self, items: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
+        """As many items for each thread, and the rest; no shares for one thread, or for too few items."""
+        threads = self._threads()
+        own = len(items) // threads
+        if threads < 2 or not own:
+            return [], items
+        shares = [items[own * number : own * (number + 1)] for number in range(threads)]
+        return shares, items[own * threads :]
+
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """Each thread has as many items, if their work is about equal; all threads together do the rest."""
-        todo, threads = [*items], self._threads()
-        own = len(todo) // threads
-        shares = [todo[own * number : own * (number + 1)] for number in range(threads)]
+        todo = [*items]
+        shares, rest = self._shares(todo)
         work = [sum(one.stop - one.start for one in share if isinstance(one, slice)) for share in shares]
-        if threads < 2 or not own or 2 * max(work) > 3 * min(work):
+        if not shares or 2 * max(work) > 3 * min(work):
             return super().map(function, todo)
         results, team, draft = [], self._team, self._draft
         region = len(draft.shares)
@@ -108,7 +116,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
             draft.share = Share(region, number)
             results += [function(item) for item in share]
         self._team, draft.share = team, None
-        return results + super().map(function, todo[own * threads :])
+        return results + super().map(function, rest)
 
     def map_alike(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
         """Parts of one size are recorded once."""
@@ -156,13 +164,11 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
     ) -> list[Any]:
         """Each thread has totals of its own, if they are small."""
-        threads = self._threads()
-        own = len(blocks) // threads
-        if threads < 2 or not own or size * threads > BLOCK_ELEMENTS:
+        shares, rest = self._shares(blocks)
+        if not shares or size * len(shares) > BLOCK_ELEMENTS:
             return self._total(function, blocks)
-        shares = [blocks[own * number : own * (number + 1)] for number in range(threads)]
         totals = self._sum_of_shares(function, shares)
-        for block in blocks[own * threads :]:
+        for block in rest:
             totals = function(block, totals)
         return totals
 
