@@ -127,13 +127,15 @@ def test_tiles_for_other_machines(name, dtype, monkeypatch):
         assert np.all(np.abs(found - expected) <= 40 * np.finfo(dtype).eps * magnitude)
 
 
+@pytest.mark.parametrize("paced", [True, False])
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_loop_of_a_tile_has_one_pass(dtype, by_rows):
+def test_a_loop_of_a_tile_has_one_pass(dtype, by_rows, paced):
     """Of two passes together LLVM keeps some sums on the stack, and a product takes up to twice as long."""
     shape = register_tiles.tiles()
     height, vectors = shape.tall
-    tile = register_tiles.matrix_tile(dtype, shape.lanes(dtype), height, vectors, 1, by_rows, 0)
+    lanes = shape.lanes(dtype)
+    tile = register_tiles.matrix_tile(dtype, lanes, height, vectors, 1, by_rows, 0, paced=paced)
 
     def run(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add):
         tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add)
@@ -141,7 +143,7 @@ def test_a_loop_of_a_tile_has_one_pass(dtype, by_rows):
     module = binding.parse_assembly(str(written(run, f"void({', '.join(['int64'] * 10)})")[0]))
     linker().optimize(module)
     multiply_adds = re.findall(r"= (?:tail )?call .* @llvm\.fmuladd\.", str(module))
-    assert len(multiply_adds) == 2 * height * vectors  # it has two loops
+    assert len(multiply_adds) == (1 + paced) * height * vectors  # a paced tile has two loops
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

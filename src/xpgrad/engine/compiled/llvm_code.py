@@ -33,9 +33,8 @@ def loop(
     stop: ir.Value,
     start: ir.Value | None = None,
     step: ir.Value | None = None,
-    advice: str = "",
 ) -> Iterator[ir.Value]:
-    """A loop from `start`, or 0, up to `stop`, with its body in the context; for `advice` see `advise`."""
+    """A loop from `start`, or 0, up to `stop`, with its body in the context."""
     head, body, end = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "end"))
     before = builder.block
     builder.branch(head)
@@ -47,9 +46,7 @@ def loop(
     yield index
     following = builder.add(index, stop.type(1) if step is None else step)
     index.add_incoming(following, builder.block)
-    back = builder.branch(head)
-    if advice:
-        advise(back, advice)
+    builder.branch(head)
     builder.position_at_end(end)
 
 

@@ -41,9 +41,6 @@ _PACE = 4  # passes for each row of C that is prefetched
 COPIED = 16
 """Rows of B that are copied into all panels together: memory delivers whole rows sooner than parts."""
 
-# With two passes in one, LLVM keeps some sums on the stack.
-_ALONE = "unroll.disable"
-
 # The treatment of C by a tile of a matrix product: set it, add to it, set it past the caches, or continue its
 # sums.
 SET, ADD, STREAM, CONTINUE = range(4)
@@ -80,7 +77,7 @@ def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
         weights, elements, target = code.reals(weights), code.reals(elements), code.reals(target)
         offsets = code.builder.inttoptr(offsets, INT64.as_pointer())
         sums = [[code.variable(code.zero) for _ in range(vectors)] for _ in range(rows)]
-        with code.loop(count, _ALONE) as k:
+        with code.loop(count) as k:
             stretch = code.at(elements, code.builder.load(code.at(offsets, k)))
             loaded = [code.load(code.at(stretch, v * lanes)) for v in range(vectors)]
             code.multiply_add(sums, code.at(weights, code.times(k, rows)), None, loaded)
@@ -106,7 +103,7 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
         stretches = [code.at(elements, code.builder.load(code.at(offsets, m))) for m in range(rows)]
         places = code.places(target, line, rows, vectors)
         sums = [[code.variable(code.load(place)) for place in row] for row in places]
-        with code.loop(count, _ALONE) as p:
+        with code.loop(count) as p:
             start = code.at(columns, code.times(p, vectors * lanes))
             loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
             code.multiply_add(sums, stretches, p, loaded)
@@ -118,7 +115,7 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 @functools.cache
 def matrix_tile(
     dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: int,
-    goes_on: bool = False, streams: bool = False,
+    goes_on: bool = False, streams: bool = False, paced: bool = False,
 ) -> Any:  # fmt: skip
     """A tile of a matrix product, C = A B or C += A B.
 
@@ -133,6 +130,9 @@ def matrix_tile(
     even if the last one has fewer columns. Each sum is a chain of multiply-adds from zero on, or from C on
     with CONTINUE, which needs `goes_on`. If it `streams`, STREAM needs a C whose rows begin with whole
     vectors of memory; otherwise STREAM is SET.
+
+    It prefetches C during the first passes if it is `paced`, else before them, which takes half as long to
+    compile.
 
     It prefetches for later tiles: the byte at ``place + k * step`` for each k and each of `asks` pairs
     (place, step), the last arguments; without pairs, and with A by rows, the rows of A behind its own.
@@ -167,22 +167,23 @@ def matrix_tile(
             loaded = [code.load(one) for one in places]
             code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
 
-        # C is prefetched during the sums. Prefetching it all at once delays A and B, but leaves registers for
-        # the pairs. A loop around short loops takes longer than both.
-        if asks:
+        # A paced tile prefetches C during the sums: all at once would delay A and B. The others do so all at
+        # once: that leaves registers for the pairs, and a low tile has little of C. A loop around short loops
+        # takes longer than both.
+        if not paced:
             for m in range(rows):
                 ask_row(INT64(m))
-            with code.loop(count, _ALONE) as k:
+            with code.loop(count) as k:
                 multiply(k)
         else:
             most = INT64(_PACE * rows)
             first = builder.select(builder.icmp_signed("<", count, most), count, most)
             if streams:  # no prefetch of what goes past the caches
                 first = builder.select(code.equal(add, STREAM), INT64(0), first)
-            with code.loop(first, _ALONE) as k:
+            with code.loop(first) as k:
                 ask_row(builder.sdiv(k, INT64(_PACE)))
                 multiply(k)
-            with code.loop(builder.sub(count, first), _ALONE) as k:
+            with code.loop(builder.sub(count, first)) as k:
                 multiply(builder.add(first, k))
         code.add_to_sums(sums, c, c_line, mask, code.equal(add, ADD))
         if not streams:

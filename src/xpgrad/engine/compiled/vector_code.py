@@ -83,9 +83,9 @@ class VectorCode:
         self.builder.store(value, place)
         return place
 
-    def loop(self, count: Any, advice: str = "") -> AbstractContextManager[Any]:
-        """A loop over the numbers below `count`; for `advice` see `llvm_code.advise`."""
-        return loop(self.builder, count, advice=advice)
+    def loop(self, count: Any) -> AbstractContextManager[Any]:
+        """A loop over the numbers below `count`."""
+        return loop(self.builder, count)
 
     def in_vectors(self, count: Any, write: Callable[[Any, Any], None]) -> None:
         """Call ``write(number, rest)`` for each vector of `count` elements, which begins at element `number`.
