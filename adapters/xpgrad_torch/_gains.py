@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.31, 0.86, 1.9),
-        "GRU": (3.55, 1.92, 13.87),
-        "RNN": (2.84, 1.71, 6.85),
-        "Conv1d": (1.57, 1.06, 2.1),
-        "Conv2d": (1.57, 1.06, 2.1),
-        "Conv3d": (1.57, 1.06, 2.1),
+        "LSTM": (1.34, 0.82, 2.05),
+        "GRU": (3.11, 1.62, 11.62),
+        "RNN": (2.74, 1.67, 7.16),
+        "Conv1d": (1.57, 1.05, 2.12),
+        "Conv2d": (1.57, 1.05, 2.12),
+        "Conv3d": (1.57, 1.05, 2.12),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.59, 1.24, 2.24),
