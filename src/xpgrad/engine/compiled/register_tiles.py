@@ -170,12 +170,7 @@ def matrix_tile(
         # A paced tile prefetches C during the sums: all at once would delay A and B. The others do so all at
         # once: that leaves registers for the pairs, and a low tile has little of C. A loop around short loops
         # takes longer than both.
-        if not paced:
-            for m in range(rows):
-                ask_row(INT64(m))
-            with code.loop(count) as k:
-                multiply(k)
-        else:
+        if paced:
             most = INT64(_PACE * rows)
             first = builder.select(builder.icmp_signed("<", count, most), count, most)
             if streams:  # no prefetch of what goes past the caches
@@ -185,6 +180,11 @@ def matrix_tile(
                 multiply(k)
             with code.loop(builder.sub(count, first)) as k:
                 multiply(builder.add(first, k))
+        else:
+            for m in range(rows):
+                ask_row(INT64(m))
+            with code.loop(count) as k:
+                multiply(k)
         code.add_to_sums(sums, c, c_line, mask, code.equal(add, ADD))
         if not streams:
             code.store(sums, c, c_line, mask)

@@ -34,7 +34,8 @@ def tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
         "from xpgrad.engine.compiled.register_tiles import matrix_tile\n",
         *(
             f"{by}_{h}_{v}_{p} = matrix_tile({dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, 0, "
-            f"{by == 'rows' and v == vectors}, {(h, v) == (height, vectors)}, {h == height})"
+            f"goes_on={by == 'rows' and v == vectors}, streams={(h, v) == (height, vectors)}, "
+            f"paced={h == height})"
             for by, h, v, p in (*by_rows, *(("rows", *one) for one in several), *by_columns)
         ),
         f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
