@@ -196,7 +196,7 @@ def test_every_ratio_on_the_pages_is_a_speedup():
         ("docs/index.md", "a training step of a GRU takes less than a third of", "GRU, torch.nn.GRU", 3, 99),
         (
             "docs/pytorch.md",
-            "A loop of such cells is between a tenth slower and a quarter faster than a loop of PyTorch's cells",
+            "A loop of such cells is between a tenth slower and a quarter faster than a loop of PyTorch's",
             "LSTM and GRU cells, 8 steps in a loop, torch.nn",
             0.9,
             1.25,
