@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import xpgrad
 from xpgrad._operators.kernel_description import ORDERED
 from xpgrad._operators.units import UNITS
+from xpgrad.engine.process.remembered import remembered
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import TorchKernel, apply, apply_packed, call_again, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
@@ -86,6 +87,25 @@ _State = TypeVar("_State")
 _UNBIASED = {"W": ("weight_ih",), "R": ("weight_hh",)}
 _DRAWN = ("zoneout", "recurrent_dropout", "return_cell_states")
 _BIASED = {**_UNBIASED, "B": ("bias_ih", "bias_hh")}
+_OF_PARAMETERS = frozenset({*_BIASED, "P", "S"})
+
+
+@remembered
+def _ordered_names(
+    order: tuple[str, ...], parts: tuple[tuple[str, tuple[str, ...]], ...], suffixes: tuple[str, ...]
+) -> tuple[tuple[str, ...], int]:
+    """Return the names of a layer's parameters in the kernel's order, and how many precede other operands.
+
+    `order` names operands, and `parts` the parameters of some of them, without suffixes.
+    """
+    named = {operand: [name + end for end in suffixes for name in names] for operand, names in parts}
+    names: list[str] = []
+    place = 0
+    for operand in order:
+        names += named.get(operand, ())
+        if operand not in _OF_PARAMETERS:
+            place = len(names)
+    return tuple(names), place
 
 
 class Recurrent(Unscripted, Sampled, nn.Module):
@@ -119,7 +139,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         super().__init_subclass__(**options)
         more = [name for base in cls.__mro__ for name in vars(base).get("_MORE_OPTIONS", ())]
         names = [holder(name) for name in cls._OPTIONS if name not in _DRAWN]
-        known = {*_BIASED, "P", "S", LENGTHS, *cls._STATE_OPERANDS}
+        known = _OF_PARAMETERS | {LENGTHS, *cls._STATE_OPERANDS}
         operands = KERNELS[cls._KERNEL].operands if hasattr(cls, "_KERNEL") else ()
         cls._ORDER = tuple([name for name in operands if name in known])
         cls._read_options = attrgetter("input_size", "hidden_size", "bias", *more, *names)
@@ -234,15 +254,10 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         """
         if head is None:
             return None
-        parts, given = self._operand_parts(), dict(zip(self._STATE_OPERANDS, states, strict=False))
-        if lengths is not None:
-            given[LENGTHS] = lengths
-        flat = [X]
-        for operand in self._ORDER:
-            if (names := parts.get(operand)) is not None:
-                flat += parameters_of(self, [name + end for end in suffixes for name in names])
-            elif operand in given:
-                flat.append(given[operand])
+        names, place = _ordered_names(self._ORDER, tuple(self._operand_parts().items()), tuple(suffixes))
+        parameters = parameters_of(self, names)
+        given = states if lengths is None else (lengths, *states)
+        flat = [X, *parameters[:place], *given, *parameters[place:]]
         if lengths is None:
             ready = find(head, flat)
             return None if ready is None else call_again(ready, flat)
@@ -324,6 +339,12 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
         """
         if isinstance(input, Proxy):
             return as_node(self, input, hx)
+        head, given = self._head(True, False), (hx,) if len(self._STATES) == 1 else hx
+        if type(given) is tuple and len(given) == len(self._STATES):
+            # a known call needs no checks
+            results = self._known(head, [""], input, given)
+            if results is not None:
+                return self._join(results)
         single = is_single(self._NAME, input, 1)
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
@@ -332,7 +353,6 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
             self._check_input(input)
             states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
-        head = self._head(True, False)
         results = self._known(head, [""], rows[0], rows[1:])
         if results is None:
             self._check_input(input)

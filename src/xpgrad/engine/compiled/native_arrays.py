@@ -1,7 +1,10 @@
 """The loop over rows and columns of whole arrays; needs llvmlite.
 
 Loops run in short blocks. Each block first prefetches the inputs and the result of the next blocks, so that
-memory is always busy. A block ends at a cache line of the result, so that no store touches two lines.
+memory is always busy. A block ends at a cache line of the result, so that no store touches two lines. With
+several passes over short rows, the last pass prefetches the next row instead: the other passes find their
+inputs in the caches, and the last one leaves memory no pause. With rows of 4 kB it took 0.83 to 0.95 of the
+time; with rows of 128 kB up to 1.25, so these are prefetched by the first pass that reads them.
 
 A large result that the loop does not read is stored past the caches: a block is computed in memory of its own
 and then copied. Usual stores first read the result's memory. With arrays of 16 MB they took 1.3 to 1.5 of the
@@ -32,6 +35,7 @@ from xpgrad.engine.process.memory import LINE
 _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
 _TOGETHER_BYTES = 128  # two of the longest vectors
+_SHORT_ROW_BYTES = 1 << 14  # the longest row that is prefetched as a whole
 _PAST_CACHES_BYTES = 1 << 23  # the least result of a loop that is stored past the caches
 _REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": UnorderedSum, "max": Greatest}
 
@@ -47,6 +51,10 @@ class Pass(NamedTuple):
     function: Callable[..., tuple]
     operands: Sequence[str | None]
     results: Sequence[tuple[str, str]]
+
+    def is_sweep(self) -> bool:
+        """Whether the pass goes over the elements of the row."""
+        return any(use != "row" for _, use in self.results)
 
 
 class RowsLoop(NamedTuple):
@@ -105,6 +113,9 @@ class _LoopWriter:
         self._vectors = Vectors(emitter, [array.name for array in loop.arrays if array.kind != "row"])
         self._itemsize = np.dtype(emitter.real).itemsize
         self._is_large = is_large
+        sweeps = [one for one in loop.passes if one.is_sweep()]
+        self._last = sweeps[-1] if len(sweeps) > 1 else None
+        self._is_short = self._builder.icmp_signed("<=", width, _INT(_SHORT_ROW_BYTES // self._itemsize))
         block = ir.ArrayType(emitter.type, _BLOCK_BYTES // self._itemsize)
         self._block = variable(self._builder, block)
         self._block.align = LINE
@@ -123,10 +134,10 @@ class _LoopWriter:
         near = {array.name for array in loop.arrays if array.kind == "column"}
         for one in loop.passes:
             operands = [values[name] for name in one.operands]
-            if all(use == "row" for _, use in one.results):
-                results: Sequence[Any] = one.function(*operands)
+            if one.is_sweep():
+                results: Sequence[Any] = self._pass(one, operands, begins, near)
             else:
-                results = self._pass(one, operands, begins, near)
+                results = one.function(*operands)
             for (name, _), result in zip(one.results, results, strict=True):
                 values[name] = result
         for name in loop.outputs:
@@ -154,7 +165,9 @@ class _LoopWriter:
         for total, _ in both:
             total.begin()
         ahead = [begins[name] for name in sorted(read) if name != target]
-        with self._blocks(ahead, begins[target] if target else None, past is None) as (low, high):
+        following = self._inputs(begins) if one is self._last else []
+        goal = begins[target] if target else None
+        with self._blocks(ahead, following, goal, past is None) as (low, high):
             for _, part in both:
                 part.begin()
             with self._places(past, begins, low, high) as own:
@@ -164,6 +177,12 @@ class _LoopWriter:
                 total.merge(part)
         near |= read
         return [self._loop.target if total is None else total.result() for total in totals]
+
+    def _inputs(self, begins: Mapping[str, ir.Value]) -> list[ir.Value]:
+        """Pointers to a row of each array that the passes read."""
+        read = {name for one in self._loop.passes for name in one.operands}
+        arrays = [array.name for array in self._loop.arrays if array.kind == "each"]
+        return [begins[name] for name in arrays if name in read]
 
     def _is_read_from(self, one: Pass) -> bool:
         """Whether this pass or a later one reads the target."""
@@ -213,10 +232,11 @@ class _LoopWriter:
 
     @contextlib.contextmanager
     def _blocks(
-        self, read: Sequence[ir.Value], target: ir.Value | None, is_read: bool
+        self, read: Sequence[ir.Value], following: Sequence[ir.Value], target: ir.Value | None, is_read: bool
     ) -> Iterator[tuple[Any, Any]]:
         """A loop over blocks of a row, with their first and last columns; it prefetches memory.
 
+        It is the first one that reads `read`, and asks for the next row of `following` if rows are short.
         `is_read` says whether the loop reads the target, too.
         """
         builder, size = self._builder, self._itemsize
@@ -233,7 +253,11 @@ class _LoopWriter:
         here = builder.load(low), builder.load(high)
         start, stop = (builder.add(place, ahead) for place in here)
         for pointer in read:
-            self._fetch(pointer, start, stop, write=False)
+            asked = builder.select(self._is_short, start, stop) if self._last else stop
+            self._fetch(pointer, start, asked, write=False)
+        for pointer in following:
+            left, right = (builder.add(place, self._width) for place in here)
+            self._fetch(pointer, left, builder.select(self._is_short, right, left), write=False)
         if target is not None:
             last = stop if is_read else builder.select(self._is_large, start, stop)
             self._fetch(target, start, last, write=True)
