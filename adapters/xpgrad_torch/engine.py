@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula
+from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import result_array
 from xpgrad.engine.process.team import PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
@@ -22,6 +23,8 @@ _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is faster: torch's calls of BLAS take longer.
 _SMALL_PRODUCT = 1 << 16
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+_TENSORS: dict[Any, Any] = dict(zip(_COMPUTED.values(), (torch.FloatTensor, torch.DoubleTensor), strict=True))
+_SMALL_RESULT = 1 << 17  # bytes: the C library may map memory from here on
 
 
 def _transform(name: str) -> Callable[..., np.ndarray]:
@@ -153,8 +156,15 @@ def look_at(tensors: Sequence[torch.Tensor]) -> Seen | None:
 
 
 def new_result(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
-    """A tensor in memory of NumPy, which requests large pages, and its address."""
-    tensor = torch.from_numpy(result_array(shape, dtype))
+    """A tensor for a result, and its address.
+
+    For small ones PyTorch's own memory takes less time, also to free it, and `torch.FloatTensor` half as long
+    as `torch.empty`. A step of a small convolution or cell takes 0.92 to 0.96 of the time.
+    """
+    if guard.on or prod(shape) * dtype.itemsize > _SMALL_RESULT:
+        tensor = torch.from_numpy(result_array(shape, dtype))
+    else:
+        tensor = _TENSORS[dtype](*shape)
     return tensor, tensor.data_ptr()
 
 
