@@ -221,7 +221,7 @@ def exact_functions():
         _gaussian: (lambda z: mp.exp(-z * z / 2), lambda: RNG.uniform(-39, 39, 6000)),
         _tail_ratio: (
             lambda z: mp.exp(z * z / 2) * mp.erfc(z / mp.sqrt(2)) / 2,
-            lambda: np.concatenate([RNG.uniform(0, 6, 4000), magnitudes(-1074, 13, 2000), [0]]),
+            lambda: np.concatenate([RNG.uniform(0, 39, 4000), magnitudes(-1074, 5, 2000), [0]]),
         ),
         _normal_cdf: (lambda z: mp.erfc(-z / mp.sqrt(2)) / 2, normal_points),
     }, mp
@@ -247,14 +247,14 @@ class TestDouble:
     """float64."""
 
     @pytest.mark.parametrize("function", FUNCTIONS)
-    def test_error_is_at_most_four_units_in_the_last_place(self, function):
+    def test_errors_in_units_of_the_last_place(self, function):
         """Subnormal arguments and results too, and where results become inf and 0."""
         functions, mp = exact_functions()
         exact, points = functions[function]
         x = points()
         errors = units_in_the_last_place(evaluate(function, x), x, exact, mp)
         worst = np.argmax(errors)
-        assert errors[worst] < (3.5 if function in (_tail_ratio, _normal_cdf) else 2.5), x[worst]
+        assert errors[worst] < (8 if function in (_tail_ratio, _normal_cdf) else 2.5), x[worst]
 
     @pytest.mark.parametrize("function", [_exp, _expm1, _logistic, _tanh, _abs, _log, _log1p, _gaussian])
     def test_special_values(self, function):
@@ -291,7 +291,7 @@ class TestDouble:
 def test_normal_distribution_on_arrays(dtype):
     """The same formulas evaluated by NumPy, and compiled."""
     functions, mp = exact_functions()
-    x = np.linspace(-12, 8, 2001).astype(dtype)
+    x = np.linspace(-12.7, 8, 2001).astype(dtype)
     for function in (_gaussian, _normal_cdf):
         expected = np.asarray([float(functions[function][0](mp.mpf(float(v)))) for v in x])
         for result in (function(np, x)[0], evaluate(function, x)):

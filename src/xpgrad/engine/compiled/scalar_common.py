@@ -4,7 +4,6 @@ import numpy as np
 
 from xpgrad.engine.compiled.native import inside
 from xpgrad.engine.compiled.translate import Intrinsic
-from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
 
 inline = inside("contract")
 
@@ -45,24 +44,20 @@ def polynomial_of(real, coefficients):
     return polynomial
 
 
-def normal_tails(real, polynomial):
-    """`special.tail_ratio` and `special.normal_cdf` in a dtype, by the polynomial of the first."""
-    center, shift, step = real(polynomial.center), real(TAIL_SHIFT), real(TAIL_STEP)
-    first, one = real(0.5 * TAIL_SHIFT), real(1)
-    series = polynomial_of(real, polynomial.coefficients)
+def normal_tails(real, ratio):
+    """`special.tail_ratio` and `special.normal_cdf` in a dtype, by the quotient of the first."""
+    above, below = polynomial_of(real, ratio.above), polynomial_of(real, ratio.below)
 
     @inline
     def tail_ratio(z):
-        """The normal distribution's probability beyond z, times exp(z**2 / 2), for finite z >= 0."""
-        inverse = one / (z + center)
-        p = series((z - center) * inverse)
-        return (first + z * inverse * (step + inverse * p)) / (z + shift)
+        """The normal distribution's probability beyond z, times exp(z**2 / 2), as in `special`."""
+        return above(z) / below(z)
 
     @inline
     def normal_cdf(z, e):
         """The normal distribution's probability below z."""
         tail = e * tail_ratio(abs(z))
-        return tail if z < 0 else one - tail
+        return tail if z < 0 else 1 - tail
 
     return tail_ratio, normal_cdf
 

@@ -28,7 +28,7 @@ _LN2_LOW = real(-2.12194440e-4)
 _SHIFT = real(1.5 * 2**23 + 126)  # a sum with it has integer spacing
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 _HIGH_BITS = np.int32(-1 << 12)  # the first half of a number
-_GAUSSIAN_MAX = real(15)  # beyond it gaussian is 0
+_GAUSSIAN_MAX = real(13.24)  # gaussian is 0 from here: the power of two is 2**-126, as in exp
 _TANH_MAX = real(7.90531110763549805)  # the end of the approximation
 _TANH_ONE = real(9.0109)  # tanh rounds to 1
 _NORMAL_MIN = real(2.0**-126)
@@ -43,7 +43,12 @@ def _split(x):
     of 0 for n = -126. 2**n could be above the largest number.
     """
     v = _EXP_MAX if x > _EXP_MAX else x
-    v = _EXP_MIN if v < _EXP_MIN else v
+    return _split_bounded(_EXP_MIN if v < _EXP_MIN else v)
+
+
+@inline
+def _split_bounded(v):
+    """`_split` of numbers that give such n."""
     shifted = v * _LOG2_E + _SHIFT
     n = shifted - _SHIFT
     r = v - n * _LN2_HIGH
@@ -92,7 +97,7 @@ def gaussian(z):
     v = _GAUSSIAN_MAX if z > _GAUSSIAN_MAX else z
     v = -_GAUSSIAN_MAX if v < -_GAUSSIAN_MAX else v
     high = np.int32(real(v).view(np.int32) & _HIGH_BITS).view(np.float32)
-    r, half_power = _split(-0.5 * (high * high))
+    r, half_power = _split_bounded(-0.5 * (high * high))
     return _twice_exp(r - 0.5 * ((v - high) * (v + high))) * half_power
 
 
