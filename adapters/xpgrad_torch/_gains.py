@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.34, 0.82, 2.05),
-        "GRU": (3.11, 1.62, 11.62),
-        "RNN": (2.74, 1.67, 7.16),
-        "Conv1d": (1.57, 1.05, 2.12),
-        "Conv2d": (1.57, 1.05, 2.12),
-        "Conv3d": (1.57, 1.05, 2.12),
+        "LSTM": (1.37, 0.84, 2.26),
+        "GRU": (4.24, 2.44, 16.55),
+        "RNN": (2.82, 1.62, 8.08),
+        "Conv1d": (1.59, 1.09, 2.06),
+        "Conv2d": (1.59, 1.09, 2.06),
+        "Conv3d": (1.59, 1.09, 2.06),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.59, 1.24, 2.24),
