@@ -94,9 +94,9 @@ _OF_PARAMETERS = frozenset({*_BIASED, "P", "S"})
 def _ordered_names(
     order: tuple[str, ...], parts: tuple[tuple[str, tuple[str, ...]], ...], suffixes: tuple[str, ...]
 ) -> tuple[tuple[str, ...], int]:
-    """Return the names of a layer's parameters in the kernel's order, and how many precede other operands.
+    """Return a layer's parameters' names in the kernel's order, and how many precede states and lengths.
 
-    `order` names operands, and `parts` the parameters of some of them, without suffixes.
+    `order` names the operands, and `parts` the parameters of some of them, without suffixes.
     """
     named = {operand: [name + end for end in suffixes for name in names] for operand, names in parts}
     names: list[str] = []
@@ -339,12 +339,19 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
         """
         if isinstance(input, Proxy):
             return as_node(self, input, hx)
-        head, given = self._head(True, False), (hx,) if len(self._STATES) == 1 else hx
-        if type(given) is tuple and len(given) == len(self._STATES):
-            # a known call needs no checks
-            results = self._known(head, [""], input, given)
-            if results is not None:
-                return self._join(results)
+        head = self._head(True, False)
+        results = self._known_step(head, input, hx)
+        return self._join(self._checked_step(head, input, hx) if results is None else results)
+
+    def _known_step(self, head: Head, input: Tensor, hx: Any) -> Sequence[Tensor] | None:  # noqa: A002
+        """Return the states after a known call, which needs no checks; None for a new one."""
+        states = (hx,) if len(self._STATES) == 1 else hx
+        if type(states) is not tuple or len(states) != len(self._STATES):
+            return None
+        return self._known(head, [""], input, states)
+
+    def _checked_step(self, head: Head, input: Tensor, hx: Any) -> Sequence[Tensor]:  # noqa: A002
+        """Return the states after any call, also of a single sequence or without states."""
         single = is_single(self._NAME, input, 1)
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
@@ -358,7 +365,7 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
             self._check_input(input)
             operands = {**dict(zip(("X", *self._STATE_OPERANDS), rows, strict=False)), **self._weights([""])}
             results = self._run_kernel(operands, head=head)
-        return self._join(tuple([x.squeeze(0) for x in results]) if single else results)
+        return [x.squeeze(0) for x in results] if single else results
 
     def _directions(self) -> int:
         return 0
