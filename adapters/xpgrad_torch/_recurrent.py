@@ -344,11 +344,12 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
         return self._join(self._checked_step(head, input, hx) if results is None else results)
 
     def _known_step(self, head: Head, input: Tensor, hx: Any) -> Sequence[Tensor] | None:  # noqa: A002
-        """Return the states after a known call, which needs no checks; None for a new one."""
+        """Return the states after a known call on a batch, which needs no checks; None for other calls."""
         states = (hx,) if len(self._STATES) == 1 else hx
         if type(states) is not tuple or len(states) != len(self._STATES):
             return None
-        return self._known(head, [""], input, states)
+        is_batch = isinstance(input, Tensor) and input.dim() == 2
+        return self._known(head, [""], input, states) if is_batch else None
 
     def _checked_step(self, head: Head, input: Tensor, hx: Any) -> Sequence[Tensor]:  # noqa: A002
         """Return the states after any call, also of a single sequence or without states."""

@@ -78,9 +78,8 @@ def tail_ratio(xp: Any, z: Any) -> Any:
 
 
 def _polynomial(coefficients: Sequence[float], z: Any) -> Any:
-    first, second, *others = coefficients
-    p = z * first + second
-    for coefficient in others:
+    p: Any = coefficients[0]
+    for coefficient in coefficients[1:]:
         p = p * z + coefficient
     return p
 
