@@ -7,6 +7,7 @@ A description in the file takes precedence.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import textwrap
@@ -243,6 +244,7 @@ def _in_words(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+@functools.cache  # functions share most descriptions
 def indented(text: str) -> str:
     """A description, in lines."""
     return textwrap.fill(

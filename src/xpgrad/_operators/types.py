@@ -84,7 +84,7 @@ Lengths: TypeAlias = Sequence[int] | IntegerArray
 
 def array_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's arguments that are arrays, without `out`, in their order."""
-    hints = _hints(function)
+    hints = get_type_hints(function) if inspect.isfunction(function) else {}
     parameters = inspect.signature(function).parameters.values()
     found = {p.name for p in parameters if _has_array(hints.get(p.name, p.annotation))}
     # The caller or the framework chooses memory for the result.
@@ -93,14 +93,9 @@ def array_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def result_type(function: Callable[..., Any]) -> Any:
     """Return the class of the named tuple that a function returns; None if it returns another type."""
-    hint = _hints(function).get("return")
-    result = get_origin(hint) or hint
+    hint = str(getattr(function, "__annotations__", {}).get("return", "")).partition("[")[0]
+    result = getattr(function, "__globals__", {}).get(hint)
     return result if hasattr(result, "_fields") else None
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function; of another callable, from its signature."""
-    return get_type_hints(function) if inspect.isfunction(function) else {}
 
 
 def _has_array(hint: Any) -> bool:

@@ -12,6 +12,7 @@ month.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 import hashlib
 import os
@@ -39,12 +40,13 @@ _TO_WRITE = (
 
 def _sources() -> str:
     """A hash of our modules whose code is part of compiled code."""
-    engine = Path(__file__).parents[1]
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "*_tiles.py",
         "vector_code.py", "matrix.py", "formula.py", "translate.py", "llvm_code.py", "machine_code.py",
     )  # fmt: skip
-    copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
+    modules = sorted(Path(__file__).parents[1].rglob("*.py"))
+    is_copied = re.compile("|".join(map(fnmatch.translate, patterns))).match
+    copied = [module for module in modules if is_copied(module.name)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
 
 
