@@ -21,7 +21,7 @@ COMBINED = [
     (method, name)
     for method in METHODS
     for name, case in CASES.items()
-    if (method != "winograd" or name.startswith(("3x3", "4x4")))
+    if (method != "winograd" or name.startswith(("3x3", "4x4", "row")))
     and (method != "pointwise" or name in POINTWISE)
     and (method != "fft" or not {"strides", "dilations"} & set(case.attributes))
 ]
@@ -155,7 +155,9 @@ def test_the_automatic_choice_in_float64_is_exact(shape: tuple[int, ...]) -> Non
 # --- central differences
 
 
-@pytest.mark.parametrize("name", ["strides", "dilations", "1d", "depthwise-multiplier", "3x3-asymmetric"])
+@pytest.mark.parametrize(
+    "name", ["strides", "dilations", "1d", "depthwise-multiplier", "3x3-asymmetric", "row-dilated"]
+)
 def test_against_central_differences(name: str) -> None:
     case = CASES[name]
     arrays = {key: value for key, value in case.arrays().items() if key != "dY"}

@@ -113,13 +113,29 @@ def test_the_rule_for_strides_and_volumes(X: tuple, W: tuple, strides: int, expe
 
 @pytest.mark.parametrize(
     ("X", "kernel", "group", "expected"),
-    [((4, 16, 4096), 129, 1, "taps"), ((4, 16, 4096), 257, 1, "fft"), ((8, 32, 64, 64), 21, 32, "taps"),
+    [((4, 16, 4096), 129, 1, "winograd"), ((4, 16, 4096), 257, 1, "fft"), ((4, 16, 4096), 65, 4, "taps"),
+     ((8, 32, 64, 64), 21, 32, "taps"),
      ((8, 32, 64, 64), 31, 32, "fft"), ((8, 64, 28, 28), 15, 1, "fft")],
 )  # fmt: skip
 def test_the_rule_takes_transforms_for_large_kernels(
     X: tuple[int, ...], kernel: int, group: int, expected: str
 ) -> None:
     assert preferred(X, (X[1], X[1] // group, *[kernel] * (len(X) - 2)), group) == expected
+
+
+@pytest.mark.parametrize(
+    ("X", "W", "dilations", "expected"),
+    [((8, 256, 128), (256, 256, 7), 1, "winograd"), ((8, 256, 128), (256, 256, 3), 3, "winograd"),
+     ((1, 512, 8), (64, 512, 9), 1, "patches"), ((8, 256, 100), (8, 256, 3), 16, "taps"),
+     ((4, 64, 6, 128), (64, 64, 1, 7), 1, "winograd")],
+)  # fmt: skip
+def test_the_rule_for_rows_of_taps(X: tuple, W: tuple, dilations: int, expected: str) -> None:
+    """Without compiled loops the transforms do not pay."""
+    pads = [(k - 1) // 2 * dilations for k in W[2:]] * 2
+    attributes = {"strides": 1, "pads": pads, "dilations": dilations, "group": 1, "auto_pad": "NOTSET"}
+    geometry = conv_geometry("conv", X, W, **attributes)
+    assert choice._preferred(geometry, True, True) == expected
+    assert choice._preferred(geometry, False, True) != "winograd"
 
 
 def preferred(X: tuple[int, ...], W: tuple[int, ...], group: int) -> str:
@@ -292,38 +308,52 @@ def test_any_number_of_threads(name: str, threads: str, monkeypatch: pytest.Monk
         assert_close(actual, expected[field], rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["winograd", "patches"])
-def test_bands_of_one_image(method: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("method", "size", "kernel", "options"),
+    [("winograd", (21, 17), (3, 3), {"pads": 1}), ("patches", (21, 17), (3, 3), {"pads": 1}),
+     ("winograd", (83,), (3,), {"pads": 1}), ("winograd", (83,), (10,), {"pads": [6, 3]}),
+     ("winograd", (101,), (7,), {"pads": 9, "dilations": 3}),
+     ("winograd", (5, 57), (1, 5), {"pads": [0, 2] * 2})],
+)  # fmt: skip
+def test_bands_of_one_image(
+    method: str, size: tuple, kernel: tuple, options: dict, monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
     """An image that does not fit the cache is computed in bands of rows or columns."""
-    X, W = rng.standard_normal((2, 3, 21, 17)), rng.standard_normal((4, 3, 3, 3))
-    dY = rng.standard_normal((2, 4, 21, 17))
-    whole = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
+    X, W, dY = (rng.standard_normal(s) for s in ((2, 3, *size), (4, 3, *kernel), (2, 4, *size)))
+    options = {**options, "method": method}
+    whole = [xpgrad.conv(X, W, **options), *xpgrad.conv_grad(dY, X, W, **options)]
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 1)
     monkeypatch.setattr(conv_method, "_COLUMNS", 1)
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     for jit in ("1", "0"):
         monkeypatch.setenv("XPGRAD_JIT", jit)
-        apart = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
+        apart = [xpgrad.conv(X, W, **options), *xpgrad.conv_grad(dY, X, W, **options)]
         for actual, desired in zip(apart, whole, strict=True):
             assert_close(actual, desired, rtol=1e-12)
 
 
-def test_winograds_error_in_float32(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("size", "kernel", "rtol"), [((14, 14), (3, 3), 4e-6), ((128,), (3,), 1.5e-6), ((128,), (11,), 3e-6)]
+)
+def test_winograds_error_in_float32(
+    size: tuple[int, ...], kernel: tuple[int, ...], rtol: float, rng: np.random.Generator
+) -> None:
     """Relative to the largest value, with many channels."""
-    X = rng.standard_normal((2, 256, 14, 14), dtype=np.float32)
-    W = rng.standard_normal((64, 256, 3, 3), dtype=np.float32)
-    dY = rng.standard_normal((2, 64, 14, 14), dtype=np.float32)
+    shapes = (2, 64, *size), (2, 256, *size), (64, 256, *kernel)
+    dY, X, W = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    pads = kernel[0] // 2
     exact = [a.astype(np.float64) for a in (dY, X, W)]
     expected = [
-        xpgrad.conv(*exact[1:], pads=1, method="shifted"),
-        *xpgrad.conv_grad(*exact, pads=1, method="shifted"),
+        xpgrad.conv(*exact[1:], pads=pads, method="shifted"),
+        *xpgrad.conv_grad(*exact, pads=pads, method="shifted"),
     ]
     actual = [
-        xpgrad.conv(X, W, pads=1, method="winograd"),
-        *xpgrad.conv_grad(dY, X, W, pads=1, method="winograd"),
+        xpgrad.conv(X, W, pads=pads, method="winograd"),
+        *xpgrad.conv_grad(dY, X, W, pads=pads, method="winograd"),
     ]
     for a, b in zip(actual, expected, strict=True):
-        assert_close(a, b, like=X, rtol=4e-6)
+        assert_close(a, b, like=X, rtol=rtol)
 
 
 @pytest.mark.parametrize("method", ["winograd", "taps"])

@@ -15,8 +15,9 @@ from backends import without_programs
 from compiled_calls import compiled
 from conv_cases import Case
 from xpgrad._calls import plans as _plans
-from xpgrad._conv import patches, winograd
+from xpgrad._conv import patches
 from xpgrad._conv.geometry import conv_geometry
+from xpgrad._conv.winograd_formulas import DENSE, PIECES, ROW, STRIDED, Scheme
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles, vector_code
 from xpgrad.engine.images import compiled_shifts, row_tiles, shifts, windows
@@ -270,18 +271,56 @@ def test_windows_of_wide_images(size: tuple[int, int], rng: np.random.Generator)
     places = windows.Windows(4, (1, 1), -(-size[0] // 4), -(-size[1] // 4))
     count = 2 * places.rows * places.columns
     M = np.full((36, 3, count + 5), 7.0)
-    NumpyEngine().from_windows(X, places, winograd._DENSE.window, M[..., :count])
-    np.testing.assert_allclose(
-        M[..., :count], windows.from_windows(np, X, places, winograd._DENSE.window), atol=1e-12
-    )
+    NumpyEngine().from_windows(X, places, DENSE.window, M[..., :count])
+    np.testing.assert_allclose(M[..., :count], windows.from_windows(np, X, places, DENSE.window), atol=1e-12)
     assert np.all(M[..., count:] == 7)
     Y, B = np.full((2, 4, size[0] + 1, size[1] + 6), 7.0), rng.normal(size=3)
     part = Y[:, :3, : size[0], : size[1]]
-    NumpyEngine().to_windows(M[..., :count], places, winograd._DENSE.tile, B, part.shape, part)
-    expected = windows.to_windows(np, M[..., :count], places, winograd._DENSE.tile, B, (2, 3, *size))
+    NumpyEngine().to_windows(M[..., :count], places, DENSE.tile, B, part.shape, part)
+    expected = windows.to_windows(np, M[..., :count], places, DENSE.tile, B, (2, 3, *size))
     np.testing.assert_allclose(part, expected, atol=1e-11)
     part[...] = 7
     assert np.all(Y == 7)
+
+
+@pytest.mark.parametrize("scheme", [ROW, PIECES])
+@pytest.mark.parametrize(("width", "behind"), [(7, 0), (70, 1), (256, 2), (259, 64), (510, 9)])
+def test_windows_of_rows(scheme: Scheme, width: int, behind: int, rng: np.random.Generator) -> None:
+    """With windows behind a row's end, also in a set of their own; nothing beside the results is written."""
+    X = rng.normal(size=(2, 3, 3, width))
+    places = windows.Windows(4, (1, 2), 4, -(-width // 4) + behind)
+    shape = scheme.window.shape(3, 2 * places.rows * places.columns)
+    M = np.full((*shape[:2], shape[2] + 5), 7.0)
+    NumpyEngine().from_windows(X, places, scheme.window, M[..., :-5])
+    np.testing.assert_allclose(M[..., :-5], windows.from_windows(np, X, places, scheme.window), atol=1e-12)
+    assert np.all(M[..., -5:] == 7)
+    Y, B = np.full((2, 4, 6, width + 6), 7.0), rng.normal(size=3)
+    part = Y[:, :3, :4, :width]
+    NumpyEngine().to_windows(M[..., :-5], places, scheme.tile, B, part.shape, part)
+    expected = windows.to_windows(np, M[..., :-5], places, scheme.tile, B, part.shape)
+    np.testing.assert_allclose(part, expected, atol=1e-11)
+    part[...] = 7
+    assert np.all(Y == 7)
+
+
+@pytest.mark.parametrize("scheme", [ROW, PIECES])
+@pytest.mark.parametrize("taps", [1, 2, 3, 7])
+def test_kernels_of_rows(scheme: Scheme, taps: int, rng: np.random.Generator) -> None:
+    """Pieces are read where they are, and written there if they follow one another."""
+    side, engine = scheme.side, NumpyEngine()
+    W = rng.normal(size=(5, 21, 1, side * taps))
+    for k in range(taps):
+        image = W[None, ..., side * k : side * (k + 1)].transpose(0, 1, 3, 2, 4)
+        places = windows.Windows(side, (0, 0), 1, 21)
+        expected = windows.from_windows(np, image, places, scheme.kernel)
+        found = engine.from_windows(image, places, scheme.kernel)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+        M = rng.normal(size=scheme.taps.shape(5, 21))
+        result = engine.to_windows(M, places, scheme.taps, None, image.shape, image)
+        np.testing.assert_allclose(
+            result, windows.to_windows(np, M, places, scheme.taps, None, image.shape), atol=1e-11
+        )
+        assert np.shares_memory(result, W) == (taps == 1)
 
 
 def test_kernels_are_read_where_they_are(rng: np.random.Generator) -> None:
@@ -294,7 +333,7 @@ def test_kernels_are_read_where_they_are(rng: np.random.Generator) -> None:
         np.moveaxis(W[:, :, 0], 1, 3).copy().swapaxes(1, 3),
     ):
         image = kernels[None].transpose(0, 1, 3, 2, 4)
-        places, transform = windows.Windows(3, (0, 0), 1, image.shape[3]), winograd._DENSE.back_kernel
+        places, transform = windows.Windows(3, (0, 0), 1, image.shape[3]), DENSE.back_kernel
         expected = windows.from_windows(np, image, places, transform)
         found = NumpyEngine().from_windows(image, places, transform)
         np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -332,7 +371,7 @@ def test_patches_and_their_sums(
 @pytest.mark.parametrize("name", ["window", "back_window"])
 def test_windows_of_volumes_and_phases(name: str, rng: np.random.Generator) -> None:
     """Slice by slice, of several volumes; each phase behind the other."""
-    transform, side = getattr(winograd._STRIDED, name), {"window": 8, "back_window": 4}[name]
+    transform, side = getattr(STRIDED, name), {"window": 8, "back_window": 4}[name]
     X = rng.normal(size=(3, 2, 5, 9, 21))
     places = windows.Windows(side, (1, 1), -(-9 // side), -(-21 // side), slices=5)
     expected = windows.from_windows(np, X, places, transform)
@@ -345,7 +384,7 @@ def test_windows_of_volumes_and_phases(name: str, rng: np.random.Generator) -> N
 @pytest.mark.parametrize("name", ["tile", "back_tile"])
 def test_volumes_of_windows(name: str, rng: np.random.Generator) -> None:
     """Nothing beside the results is written."""
-    transform, shape = getattr(winograd._STRIDED, name), (3, 2, 5, 9, 21)
+    transform, shape = getattr(STRIDED, name), (3, 2, 5, 9, 21)
     places = windows.Windows(0, (0, 0), -(-9 // transform.made), -(-21 // transform.made), slices=5)
     M, B = rng.normal(size=transform.shape(2, 15 * places.rows * places.columns)), rng.normal(size=2)
     Y = np.full((3, 3, 5, 10, 23), 7.0)

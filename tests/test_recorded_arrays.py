@@ -35,6 +35,8 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "pointwise": ((3, 4, 7, 6), (8, 2, 1, 1), {"group": 2}),
     "covering": ((3, 4, 5, 2), (8, 4, 5, 2), {}),
     "one dimension": ((3, 4, 7), (8, 4, 3), {"auto_pad": "SAME_UPPER", "strides": 2}),
+    "row": ((3, 4, 70), (6, 4, 7), {"pads": 3}),
+    "dilated row": ((3, 4, 31), (6, 4, 5), {"dilations": 2, "pads": (4, 3)}),
     "three dimensions": ((2, 4, 5, 4, 3), (8, 4, 3, 2, 2), {"pads": 1, "strides": (2, 1, 1)}),
 }
 

@@ -84,6 +84,14 @@ _METHOD_OPTIONS = {
         "method": "winograd",
     },
     "method winograd, volume": {"size": (3, 4, 5), "kernel": (2, 3, 3), "pads": 1, "method": "winograd"},
+    "method winograd, row": {"size": (9,), "kernel": (3,), "pads": 1, "method": "winograd"},
+    "method winograd, dilated row": {
+        "size": (13,),
+        "kernel": (6,),
+        "dilations": 2,
+        "pads": 3,
+        "method": "winograd",
+    },
 }
 _CONV_OPTIONS = {
     **_OPTIONS,

@@ -30,11 +30,14 @@ from xpgrad._conv.patches import Patches
 from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
-from xpgrad._conv.winograd import (
-    Winograd,
+from xpgrad._conv.winograd import Winograd
+from xpgrad._conv.winograd_sizes import (
+    elements_added,
     elements_of_windows,
+    of_images,
     points_of_kernels,
     points_of_products,
+    takes_rows,
     tiles_of_images,
 )
 from xpgrad._operators.arguments import check_choice
@@ -53,12 +56,18 @@ class _FourierCosts(NamedTuple):
 
 
 class _WinogradCosts(NamedTuple):
-    """Winograd's costs: a multiplication, an element of a window, an element of a kernel, all passes."""
+    """Winograd's costs: a multiplication, an element of a window, an element of a kernel, all passes.
+
+    For rows of taps, an element of the products that a later piece is added to, and an element of sequences
+    that are split into the phases of a dilation.
+    """
 
     product: float
     window: float
     kernel: float
     passes: float
+    added: float = 0.0
+    split: float = 0.0
 
 
 # Fitted to times of one thread of an AMD EPYC (Zen 4): 100 geometries with compiled loops, 102 without.
@@ -66,6 +75,10 @@ class _WinogradCosts(NamedTuple):
 _COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
 _COMPILED_WINOGRAD = _WinogradCosts(0.49, 16.0, 12.0, 2e5)
 _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
+# Rows of taps: 3,000 geometries, one thread and two. A new shape takes 2 ms longer to record than with `taps`,
+# so the weights are a fifth above the fit, and all passes cost as much as 0.1 ms: of 530 geometries of the
+# choice, 8 are slower than by the best direct sum.
+_COMPILED_ROWS = _WinogradCosts(0.55, 10.0, 12.0, 3e6, added=5.0, split=25.0)
 # A multiplication in a sum over taps: with few channels, and in compiled tiles.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 # Packing a weight for tiles and adding up its gradient; all passes.
@@ -116,7 +129,9 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool) -> str:
         direct, cost = min(_compiled_costs(g).items(), key=itemgetter(1))
     else:
         direct = "shifted" if channels_in >= _SHIFTED_CHANNELS else "patches"
-    return "winograd" if possible("winograd") and _winograd_cost(g, compiled) < cost else direct
+    # without compiled loops the transforms of a row take longer than the products that they save
+    filters = possible("winograd") and (compiled or not takes_rows(g))
+    return "winograd" if filters and _winograd_cost(g, compiled) < cost else direct
 
 
 def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
@@ -141,10 +156,16 @@ def _filled(columns: int) -> float:
 
 def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
     """The cost of the transforms of windows and kernels, and of the products at each of their elements."""
-    costs = _COMPILED_WINOGRAD if compiled else _WINOGRAD
+    costs, split = _WINOGRAD, 0
+    if g.rank == 1 and g.dilations != (1,):
+        split = g.channels * g.size[0] + g.outputs * g.output_size[0]
+    g = of_images(g)
+    if compiled:
+        costs = _COMPILED_ROWS if takes_rows(g) else _COMPILED_WINOGRAD
     kernels = g.channels * g.outputs
     filled = _filled(g.batch * tiles_of_images(g)) if compiled else 1.0
     each = costs.product * filled * points_of_products(g) * kernels + costs.window * elements_of_windows(g)
+    each += costs.added * elements_added(g) + costs.split * split
     return g.batch * each + costs.kernel * points_of_kernels(g) * kernels + costs.passes
 
 

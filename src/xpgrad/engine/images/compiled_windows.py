@@ -25,8 +25,9 @@ def can_be_written(shape: Sequence[int], strides: Sequence[int], windows: Window
     """Whether `to_windows` writes there: rows of images, or one row of kernels that follow one another."""
     if len(shape) == 4 or windows.slices:
         return strides[-1] == 1
-    side = shape[4]
-    return shape[0] == 1 and shape[2] == side and (*strides[2:],) == (side, side * side, 1)
+    high, side = shape[2], shape[4]
+    follow = (*strides[3:],) == (high * side, 1) and (high == 1 or strides[2] == side)
+    return shape[0] == 1 and high in (1, side) and follow
 
 
 def can_be_read(shape: Sequence[int], strides: Sequence[int], windows: Windows) -> bool:
@@ -35,8 +36,8 @@ def can_be_read(shape: Sequence[int], strides: Sequence[int], windows: Windows) 
         return False
     if len(shape) == 4 or windows.slices:
         return True
-    side = shape[-1]
-    return strides[3] == side or strides[3] in range(0, _APART * side * side, side * side)
+    high, side = shape[2], shape[4]
+    return strides[3] == side or strides[3] in range(0, _APART * high * side, high * side)
 
 
 class Layout(NamedTuple):
@@ -89,8 +90,8 @@ def _points(m: Layout, windows: Windows, transform: Transform) -> WindowPoints:
 
 @functools.cache
 def _loop(kind: str, transform: Transform, steps: tuple[int, ...], dtype: np.dtype) -> int:
-    formula, taken, made, phases, _ = transform
-    sizes = ", ".join(map(str, (taken, made, phases, *steps)))
+    formula, taken, made, phases, _, flat = transform
+    sizes = ", ".join(map(str, (taken, made, phases, flat, *steps)))
     return c_function(
         f"{kind}_{formula.function.__name__.strip('_')}_{dtype.name}",
         "images.native_windows",

@@ -109,14 +109,15 @@ def _weave_windows(dtype, lanes, step):
     return weave_windows
 
 
-def from_windows(function, taken, made, phases, step, apart, dtype, lanes):
+def from_windows(function, taken, made, phases, flat, step, apart, dtype, lanes):
     """The function ``(data, part)`` that transforms the windows of images by a formula on traced numbers.
 
     For its integers see `records.FromWindows`. A window's side has `taken` elements before and `made` after,
-    those of so many phases. `step` is the distance from one window to the one below, and `apart` to the next
-    in memory. `lanes` are the elements of a vector.
+    those of so many phases; a `flat` one has one row. `step` is the distance from one window to the one
+    below, and `apart` to the next in memory. `lanes` are the elements of a vector.
     """
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
+    down, read, rows_made = (1, 1, 1) if flat else (step, taken, made)
     line, place_of_point = _WINDOWS + lanes, _place_of_point(made, phases)
     transform = _transform(function, taken, made, real, lanes)
     place_wide, place_narrow = (
@@ -132,7 +133,7 @@ def from_windows(function, taken, made, phases, step, apart, dtype, lanes):
         images = count_of * slices
         m, by_point, by_line, by_phase, rows, columns = _points(data, _FROM.points)
         top, left, parts = data[_FROM.top], data[_FROM.left], data[_FROM.parts]
-        cells = scratch(side * side * line, real)
+        cells = scratch(max(read, rows_made) * side * line, real)
         cells[:] = 0
         cells_at = cells.ctypes.data
         group = max(1, _WINDOWS // columns)
@@ -142,8 +143,8 @@ def from_windows(function, taken, made, phases, step, apart, dtype, lanes):
                     across, begin, count = min(_WINDOWS, columns - first), first * apart - left, 0
                     for row in range(first_row, min(images * rows, first_row + group)):
                         n, r = row // rows, row % rows
-                        for i in range(taken):
-                            h = r * step + i - top
+                        for i in range(read):
+                            h = r * down + i - top
                             high = width if h >= 0 and h < height else 0
                             own = n % count_of * by_image + n // count_of * by_slice
                             source = x + size * (own + c * by_channel + h * by_row)
@@ -154,12 +155,12 @@ def from_windows(function, taken, made, phases, step, apart, dtype, lanes):
                                 place_wide(source, begin, high, across, to, line)
                         count += across
                     vectors = (count + lanes - 1) // lanes
-                    for j in range(taken):
+                    for j in range(0 if flat else taken):
                         transform(cells_at + size * line * j, side * line, vectors)
-                    for i in range(made):
+                    for i in range(rows_made):
                         transform(cells_at + size * line * side * i, line, vectors)
                     to = c * by_line + first_row * columns + first
-                    for i in range(made):
+                    for i in range(rows_made):
                         for j in range(made):
                             place = m + size * (to + place_of_point(i, j, by_point, by_phase))
                             move(cells_at + size * line * (i * side + j), place, count, nothing)
@@ -168,14 +169,14 @@ def from_windows(function, taken, made, phases, step, apart, dtype, lanes):
     return run
 
 
-def _read_points(dtype, lanes, taken, phases, side):
-    """The function ``(source, by_point, by_phase, cells, line, count)``: points of windows into cells."""
+def _read_points(dtype, lanes, taken, phases, side, rows):
+    """The function ``(source, by_point, by_phase, cells, line, count)``: rows of points into cells."""
     size, place_of_point = np.dtype(dtype).itemsize, _place_of_point(taken, phases)
     move, nothing = row_tile(dtype, lanes, 1, 1), np.dtype(dtype).type(-0.0)
 
     @inside()
     def read_points(source, by_point, by_phase, cells, line, count):
-        for i in range(taken):
+        for i in range(rows):
             for j in range(taken):
                 place = source + size * place_of_point(i, j, by_point, by_phase)
                 move(place, cells + size * line * (i * side + j), count, nothing)
@@ -183,16 +184,17 @@ def _read_points(dtype, lanes, taken, phases, side):
     return read_points
 
 
-def to_kernels(function, taken, made, phases, step, dtype, lanes):
+def to_kernels(function, taken, made, phases, flat, step, dtype, lanes):
     """The function that makes kernels of transformed ones, each with its elements behind one another.
 
     A kernel is a window of an image that has one row of them; see `to_windows`.
     """
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
-    line, all_of_it = _WINDOWS + lanes, step * step
+    read, rows_made = (1, 1) if flat else (taken, made)
+    line, all_of_it = _WINDOWS + lanes, rows_made * step
     transform, read_points = (
         _transform(function, taken, made, real, lanes),
-        _read_points(dtype, lanes, taken, phases, side),
+        _read_points(dtype, lanes, taken, phases, side, read),
     )
     weave, move, nothing = _weave_windows(dtype, lanes, all_of_it), row_tile(dtype, lanes, 1, 1), real(-0.0)
 
@@ -201,18 +203,19 @@ def to_kernels(function, taken, made, phases, step, dtype, lanes):
         y, _, _, channels, _, _, _, _, by_channel, _ = _images(data, _TO.images)
         m, by_point, by_line, by_phase, _, columns = _points(data, _TO.points)
         parts, added = data[_TO.parts], elements(data[_TO.bias], 0, real)
-        cells = scratch((side * side + all_of_it) * line, real)
+        own = max(read, rows_made) * side * line
+        cells = scratch(own + all_of_it * line, real)
         cells[:] = 0
         cells_at = cells.ctypes.data
-        lines_at = cells_at + size * side * side * line
+        lines_at = cells_at + size * own
         for c in range(channels * part // parts, channels * (part + 1) // parts):
             for first in range(0, columns, _WINDOWS):
                 count = min(_WINDOWS, columns - first)
                 read_points(m + size * (c * by_line + first), by_point, by_phase, cells_at, line, count)
                 vectors = (count + lanes - 1) // lanes
-                for j in range(taken):
+                for j in range(0 if flat else taken):
                     transform(cells_at + size * line * j, side * line, vectors)
-                for i in range(made):
+                for i in range(rows_made):
                     transform(cells_at + size * line * side * i, line, vectors)
                     for j in range(made):
                         at, to = cells_at + size * line * (i * side + j), size * line * (i * made + j)
@@ -224,10 +227,11 @@ def to_kernels(function, taken, made, phases, step, dtype, lanes):
     return run
 
 
-def to_windows(function, taken, made, phases, step, dtype, lanes):
+def to_windows(function, taken, made, phases, flat, step, dtype, lanes):
     """The function that makes images of transformed windows, see `records.ToWindows` and `from_windows`."""
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
-    line, read_points = _WINDOWS + lanes, _read_points(dtype, lanes, taken, phases, side)
+    read, rows_made, high = (1, 1, 1) if flat else (taken, made, step)
+    line, read_points = _WINDOWS + lanes, _read_points(dtype, lanes, taken, phases, side, read)
     transform = _transform(function, taken, made, real, lanes)
     weave_wide, weave_narrow = (_weave_windows(dtype, own, step) for own in (lanes, min(lanes, _NARROW)))
 
@@ -239,7 +243,8 @@ def to_windows(function, taken, made, phases, step, dtype, lanes):
         images = count_of * slices
         m, by_point, by_line, by_phase, rows, columns = _points(data, _TO.points)
         parts = data[_TO.parts]
-        cells, added = scratch(side * side * line, real), elements(data[_TO.bias], 0, real)
+        cells = scratch(max(read, rows_made) * side * line, real)
+        added = elements(data[_TO.bias], 0, real)
         cells[:] = 0
         cells_at = cells.ctypes.data
         group = max(1, _WINDOWS // columns)
@@ -251,17 +256,17 @@ def to_windows(function, taken, made, phases, step, dtype, lanes):
                     source = c * by_line + first_row * columns + first
                     read_points(m + size * source, by_point, by_phase, cells_at, line, count)
                     vectors = (count + lanes - 1) // lanes
-                    for j in range(taken):
+                    for j in range(0 if flat else taken):
                         transform(cells_at + size * line * j, side * line, vectors)
-                    for i in range(made):
+                    for i in range(rows_made):
                         transform(cells_at + size * line * side * i, line, vectors)
                     end = min(across * step, width - first * step)
                     for row in range(first_row, last_row):
                         n, r = row // rows, row % rows
-                        for i in range(min(step, height - r * step)):
+                        for i in range(min(high, height - r * high)):
                             at = cells_at + size * (i * side * line + (row - first_row) * across)
                             own = n % count_of * by_image + n // count_of * by_slice
-                            to = own + c * by_channel + (r * step + i) * by_row + first * step
+                            to = own + c * by_channel + (r * high + i) * by_row + first * step
                             if across <= _NARROW:
                                 weave_narrow(at, line, y + size * to, across, end, added[c])
                             else:

@@ -1,4 +1,4 @@
-"""Square windows of images, transformed along both axes by a formula; overlapping in, disjoint out.
+"""Windows of images, transformed along one or both axes by a formula; overlapping in, disjoint out.
 
 The two functions are pure array API, and the oracle of their compiled forms in `compiled_windows`.
 """
@@ -14,7 +14,9 @@ from xpgrad.engine.images.padding import padded
 
 
 class Transform(NamedTuple):
-    """A formula for both axes of a window: from `taken` to `made` elements.
+    """A formula for both axes of a square window: from `taken` to `made` elements.
+
+    A `flat` window has one row, and the formula is for this row.
 
     Of the side with more of them, that of the transformed windows, the elements belong to so many `phases`,
     one behind the other. A window's phases are matrices, lines or columns one behind the other, whatever axis
@@ -26,10 +28,11 @@ class Transform(NamedTuple):
     made: int
     phases: int = 1
     axis: int = 1
+    flat: bool = False
 
     def shape(self, channels: int, windows: int) -> tuple[int, int, int]:
         """Of the matrices of all transformed elements."""
-        points = (max(self.taken, self.made) // self.phases) ** 2
+        points = (max(self.taken, self.made) // self.phases) ** (1 if self.flat else 2)
         sizes = [points, channels, windows]
         sizes[self.axis] *= self.phases**2
         return sizes[0], sizes[1], sizes[2]
@@ -41,7 +44,7 @@ class Windows(NamedTuple):
     Parameters
     ----------
     step : int
-        Distance from one window to the next, in both directions.
+        Distance from one window to the next, in both directions; flat windows are in all rows.
     begin : tuple of int
         Zeros before the image's first row and first column; the first window begins with them.
     rows, columns : int
@@ -85,17 +88,18 @@ def from_windows(xp: Any, X: Any, windows: Windows, transform: Transform) -> Any
     """
     step, begin, rows, columns, slices = windows
     formula, side = transform.formula, transform.taken
+    down, high = (1, 1) if transform.flat else (step, side)
     if slices:
         X = xp.permute_dims(X, (2, 0, 1, 3, 4))
         X = xp.reshape(X, (slices * X.shape[1], *X.shape[2:]))
     elif X.ndim == 5:
         X = xp.reshape(X, (*X.shape[:3], X.shape[3] * X.shape[4]))
-    reach = ((rows - 1) * step + side, (columns - 1) * step + side)
+    reach = ((rows - 1) * down + high, (columns - 1) * step + side)
     behind = [r - b - s for r, b, s in zip(reach, begin, X.shape[2:], strict=True)]
     X = padded(xp, X, begin, behind)
-    along_rows = [X[:, :, k : k + (rows - 1) * step + 1 : step, :] for k in range(side)]
+    along_rows = [X[:, :, k : k + (rows - 1) * down + 1 : down, :] for k in range(high)]
     elements: list[Any] = []
-    for part in formula(xp, *along_rows):
+    for part in along_rows if transform.flat else formula(xp, *along_rows):
         cells = [part[..., k : k + (columns - 1) * step + 1 : step] for k in range(side)]
         elements += formula(xp, *cells)
     n, channels = X.shape[:2]
@@ -138,16 +142,18 @@ def to_windows(xp: Any, M: Any, windows: Windows, transform: Transform, B: Any, 
         n, channels, slices, *size = shape
         Y = to_windows(xp, M, windows._replace(slices=0), transform, B, (slices * n, channels, *size))
         return xp.permute_dims(xp.reshape(Y, (slices, n, channels, *size)), (1, 2, 0, 3, 4))
-    formula, m, step, s, axis = transform
+    formula, m, step, s, axis, flat = transform
     n, channels, height, width = (*shape[:3], prod(shape[3:]))
     if s > 1:
         own = (m // s, m // s, *((channels, s, s) if axis == 2 else (s, s, channels)), -1)
         M = xp.permute_dims(xp.reshape(M, own), (3, 0, 4, 1, 2, 5) if axis == 2 else (2, 0, 3, 1, 4, 5))
-    cells = xp.reshape(M, (m, m, channels, n, windows.rows, windows.columns))
-    lines = formula(xp, *(cells[k, ...] for k in range(m)))  # each (m, O, n, rows, columns)
+    cells = xp.reshape(M, (1 if flat else m, m, channels, n, windows.rows, windows.columns))
+    # each (m, O, n, rows, columns)
+    lines = (cells[0, ...],) if flat else formula(xp, *(cells[k, ...] for k in range(m)))
     results = [xp.stack(formula(xp, *(line[k, ...] for k in range(m))), axis=-1) for line in lines]
     Y = xp.stack(results, axis=3)  # (O, n, rows, step, columns, step)
     Y = xp.permute_dims(Y, (1, 0, 2, 3, 4, 5))
-    Y = xp.reshape(Y, (n, channels, windows.rows * step, windows.columns * step))[:, :, :height, :width]
+    Y = xp.reshape(Y, (n, channels, windows.rows * len(lines), windows.columns * step))
+    Y = Y[:, :, :height, :width]
     Y = Y if B is None else Y + xp.reshape(B, (channels, 1, 1))
     return xp.reshape(Y, tuple(shape))
