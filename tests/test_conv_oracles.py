@@ -51,6 +51,16 @@ def test_every_method_is_the_direct_sum(method: str, name: str, backend: Backend
             )
 
 
+def test_winograd_is_the_direct_sum() -> None:
+    """Each of its cases, in each suite."""
+    for name in (name for method, name in COMBINED if method == "winograd"):
+        case = CASES[name]
+        arrays = case.arrays()
+        expected = case.expected(arrays)
+        for label, actual in results(arrays, method="winograd", **case.attributes).items():
+            assert_close(actual, expected[label], rtol=1e-12, label=f"{name} {label}")
+
+
 def test_the_cases_reach_every_method() -> None:
     assert {method for method, _ in COMBINED} == set(METHODS)
     assert all(sum(method == m for m, _ in COMBINED) >= 2 for method in METHODS)
