@@ -75,9 +75,9 @@ class _WinogradCosts(NamedTuple):
 _COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
 _COMPILED_WINOGRAD = _WinogradCosts(0.49, 16.0, 12.0, 2e5)
 _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
-# Rows of taps: 3,000 geometries, one thread and two. A new shape takes 2 ms longer to record than with `taps`,
-# so the weights are a fifth above the fit, and all passes cost as much as 0.1 ms: of 530 geometries of the
-# choice, 8 are slower than by the best direct sum.
+# Rows of taps: 3,000 geometries, one thread and two. A new shape takes 2 ms longer to record than `taps`, so
+# the weights are above the fit, and all passes cost as much as 0.1 ms: of 530 geometries that the rule
+# chooses, 8 take longer than by the best direct sum.
 _COMPILED_ROWS = _WinogradCosts(0.55, 10.0, 12.0, 3e6, added=5.0, split=25.0)
 # A multiplication in a sum over taps: with few channels, and in compiled tiles.
 _TAP, _TAP_IN_TILES = 1.5, 0.52

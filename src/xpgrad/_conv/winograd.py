@@ -166,7 +166,7 @@ class _Rows(NamedTuple):
         """The sequences of this size."""
         if self.g.rank > 1:
             return x
-        phases = {(k,): x[:, :, k, :] for k in range(x.shape[2])}
+        phases: dict[tuple[int, ...], Any] = {(k,): x[:, :, k, :] for k in range(x.shape[2])}
         if len(phases) == 1:
             return phases[0,]
         return self.engine.interleave(phases, (len(phases),), (self.behind,), (size,), target)
@@ -175,7 +175,7 @@ class _Rows(NamedTuple):
 class _WindowSums(NamedTuple):
     """Which windows of images become which results: transforms, where the first window begins, their step.
 
-    The sizes are those of the images and of the results.
+    The sizes are those of the images and of the results. A row has `more` windows than tiles of results.
     """
 
     window: Transform
