@@ -232,7 +232,7 @@ class _Kernels(NamedTuple):
 
     @contextlib.contextmanager
     def at_points(self, part: slice) -> Iterator[list[Any]]:
-        """Those of some of the channels made, (points, made, taken), of each tap of a first axis of three."""
+        """Those of some of the channels made, (points, made, taken): of each tap apart, or of each piece."""
         W = self.W[:, part, ...] if self.backwards else self.W[part, ...]
         if self.transform.flat:
             side, count = self.transform.taken, W.shape[3]
