@@ -48,7 +48,7 @@ SWEEPS = (
     Sweep(
         "1-D: N, C, size, O = 4, 16, 4096, 16",
         "kernel",
-        ("fft", "taps", "shifted", "patches"),
+        ("fft", "winograd", "taps", "shifted", "patches"),
         {k: ((4, 16, 4096), (16, 16, k), 1) for k in (17, 33, 65, 129, 257, 1025)},
     ),
     Sweep(
@@ -74,6 +74,12 @@ SWEEPS = (
         "images",
         ("winograd", "taps", "shifted", "patches"),
         {n: ((n, 256, 7, 7), (256, 256, 3, 3), 1) for n in (1, 2, 4, 8, 16, 32)},
+    ),
+    Sweep(
+        "7 taps: N, size = 8, 128; C = O",
+        "channels",
+        ("winograd", "taps", "shifted", "patches"),
+        {c: ((8, c, 128), (c, c, 7), 1) for c in (8, 16, 32, 64, 128, 256)},
     ),
     Sweep(
         "groups of 3 x 3: N, C, size = 8, 64, 28",
@@ -158,7 +164,7 @@ def draw(results, path):
     import matplotlib.pyplot as plt
 
     colours = dict(zip(METHODS, plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
-    figure, axes = plt.subplots(2, (len(results) + 1) // 2, figsize=(15, 7), layout="constrained")
+    figure, axes = plt.subplots(3, -(-len(results) // 3), figsize=(15, 10), layout="constrained")
     for axis in axes.flat[len(results) :]:
         axis.axis("off")
     for axis, (sweep, rows) in zip(axes.flat, results, strict=False):

@@ -306,7 +306,7 @@ def test_windows_of_rows(scheme: Scheme, width: int, behind: int, rng: np.random
 @pytest.mark.parametrize("scheme", [ROW, PIECES])
 @pytest.mark.parametrize("taps", [1, 2, 3, 7])
 def test_kernels_of_rows(scheme: Scheme, taps: int, rng: np.random.Generator) -> None:
-    """Pieces are read where they are, and written there if they follow one another."""
+    """Read and written where they are if they follow one another; pieces of longer ones are copied."""
     side, engine = scheme.side, NumpyEngine()
     W = rng.normal(size=(5, 21, 1, side * taps))
     for k in range(taps):
