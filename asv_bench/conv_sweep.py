@@ -174,7 +174,8 @@ def draw(results, path):
             )
         taken = [(size, found[chosen]) for size, (found, chosen) in rows.items() if chosen in found]
         axis.plot(*zip(*taken, strict=True), "o", color="black", fillstyle="none", label="auto")
-        axis.set(title=sweep.title, xlabel=sweep.varies, ylabel="ms", xscale="log", yscale="log")
+        axis.set_title(sweep.title, fontsize="medium")
+        axis.set(xlabel=sweep.varies, ylabel="ms", xscale="log", yscale="log")
         axis.set_xticks(list(rows), [str(size) for size in rows])
         axis.minorticks_off()
         axis.legend()
