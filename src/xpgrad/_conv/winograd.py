@@ -385,10 +385,14 @@ class _WeightGradient(NamedTuple):
     dY: Any
     X: Any
 
-    def bands(self, images: slice) -> list[slice]:
-        """The output's rows, or the columns of flat windows, in bands."""
-        size = self.g.output_size[-1 if self.scheme.tile.flat else -2]
-        return _bands(self.engine, self.g, images, size, TILE)
+    @property
+    def _sums(self) -> _WindowSums:
+        return _WindowSums.of_forward(self.g)
+
+    @property
+    def _size(self) -> int:
+        """The number of the output's rows, or columns, that bands divide."""
+        return self.g.output_size[self._sums.axis]
 
     def _images(self, images: slice) -> tuple[Any, Any]:
         """Some images, and their cotangents."""
@@ -397,8 +401,8 @@ class _WeightGradient(NamedTuple):
     @contextlib.contextmanager
     def _points(self, X: Any, dY: Any, band: slice) -> Iterator[tuple[Any, Any]]:
         """Those of a band of images."""
-        engine, g, scheme = self.engine, self.g, self.scheme
-        windows = _WindowSums.of_forward(g).windows(band)
+        engine, scheme = self.engine, self.scheme
+        windows = self._sums.windows(band)
         flat, end = scheme.tile.flat, slice(0, band.stop)
         tiles = windows._replace(step=TILE, begin=(0, -band.start) if flat else (-band.start, 0))
         # what comes after the band belongs to the next one
@@ -428,7 +432,7 @@ class _WeightGradient(NamedTuple):
     def add_block(self, images: slice, totals: list[Any] | None) -> list[Any]:
         """The totals and what some images give."""
         both = self._images(images)
-        for band in self.bands(images):
+        for band in _bands(self.engine, self.g, images, self._size, TILE):
             with self._points(*both, band) as points:
                 factors = self._factors(*points)
                 added = zip(totals or [None] * len(factors), factors, strict=True)
@@ -457,8 +461,7 @@ class _WeightGradient(NamedTuple):
 
     def in_parts(self, parts: list[slice]) -> Any:
         """Some outputs' kernels after the others: at the points they are four times as large."""
-        size = self.g.output_size[-1 if self.scheme.tile.flat else -2]
-        with self._points(*self._images(slice(0, self.g.batch)), slice(0, size)) as (D, V):
+        with self._points(*self._images(slice(0, self.g.batch)), slice(0, self._size)) as (D, V):
 
             def some(outputs: slice, target: Any) -> Any:
                 with contextlib.ExitStack() as stack:

@@ -216,7 +216,7 @@ def _tile_4(
 
 
 class Scheme(NamedTuple):
-    """The transforms for kernels of a side and a stride, and the number of points of a window.
+    """The transforms for kernels of a side and a stride.
 
     `window`, `kernel` and `tile` are those of the forward, `cotangent` and `taps` of the weight gradient
     besides. The input gradient has its own ones.
@@ -224,7 +224,6 @@ class Scheme(NamedTuple):
 
     side: int
     stride: int
-    points: int
     window: Transform
     kernel: Transform
     tile: Transform
@@ -234,6 +233,11 @@ class Scheme(NamedTuple):
     back_kernel: Transform
     back_tile: Transform
 
+    @property
+    def points(self) -> int:
+        """The number of points of a window."""
+        return self.window.shape(1, 1)[0]
+
 
 def _dense(flat: bool) -> Scheme:
     def transform(function: Callable[..., tuple], taken: int, made: int) -> Transform:
@@ -241,8 +245,8 @@ def _dense(flat: bool) -> Scheme:
 
     window, tile = transform(_window, 6, 6), transform(_tile, 6, 4)
     return Scheme(
-        3, 1, 6 if flat else 36, window, transform(_kernel, 3, 6), tile, transform(_cotangent, 4, 6),
-        transform(_taps, 6, 3), window, transform(_kernel_backwards, 3, 6), tile,
+        3, 1, window, transform(_kernel, 3, 6), tile, transform(_cotangent, 4, 6), transform(_taps, 6, 3),
+        window, transform(_kernel_backwards, 3, 6), tile,
     )  # fmt: skip
 
 
@@ -253,7 +257,7 @@ def _strided() -> Scheme:
         return Transform(Formula(function, _POINTS_2), taken, made, 2, axis)
 
     return Scheme(
-        4, 2, 25,
+        4, 2,
         transform(_windows_of_phases, 10, 10, 1),
         transform(_kernels_of_phases, 4, 10, 2),
         Transform(Formula(_tile_2, _POINTS_2), 5, 4),
@@ -271,7 +275,7 @@ def _in_pieces() -> Scheme:
 
     window, kernel, tile = transform(_window_4, 7, 7), transform(_kernel_4, 4, 7), transform(_tile_4, 7, 4)
     return Scheme(
-        4, 1, 7, window, kernel, tile, kernel, tile, window, transform(_kernel_4_backwards, 4, 7), tile
+        4, 1, window, kernel, tile, kernel, tile, window, transform(_kernel_4_backwards, 4, 7), tile
     )
 
 

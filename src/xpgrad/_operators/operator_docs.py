@@ -7,7 +7,6 @@ A description in the file takes precedence.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import textwrap
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xpgrad._operators.axes import gradient_name
+from xpgrad._operators.types import result_type
 
 if TYPE_CHECKING:
     from xpgrad._operators.units import Unit
@@ -126,7 +126,7 @@ class _Writer:
         self._unit, self._function = unit, function
         self._name = function.__name__.removesuffix("_grad")
         self._is_gradient, self._is_step = function.__name__ != self._name, self._name != unit.name
-        self._result = function.__globals__[function.__annotations__["return"].partition("[")[0]]
+        self._result = result_type(function)
         self._parameters = inspect.signature(function).parameters
         self._axes, self._saved, self._graded = unit.axes, tuple(unit.saved), unit.graded
         if self._is_step:
@@ -244,7 +244,6 @@ def _in_words(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-@functools.cache  # functions share most descriptions
 def indented(text: str) -> str:
     """A description, in lines."""
     return textwrap.fill(
