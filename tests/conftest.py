@@ -11,6 +11,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # XLA compiles in two thirds of the time; tests/test_jax_devices.py compiles as users do
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# the tests are about programs, which run on a CPU; `check --namespace jax` computes where JAX does
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Keras has one backend in a process; tests/test_keras_backends.py runs the others in processes of their own
 os.environ.setdefault("KERAS_BACKEND", "torch")
 

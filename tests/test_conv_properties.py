@@ -21,6 +21,7 @@ from xpgrad._calls.plans import Asked
 from xpgrad._conv import choice
 from xpgrad._conv import method as conv_method
 from xpgrad._conv.geometry import conv_geometry
+from xpgrad.engine import StandardEngine
 from xpgrad.testing import assert_close, to_numpy
 
 SOME = ["pointwise-strides", "3x3", "strides", "1d", "depthwise-multiplier", "few-channels", "large-groups"]
@@ -137,6 +138,20 @@ def test_the_rule_for_rows_of_taps(X: tuple, W: tuple, dilations: int, expected:
     geometry = conv_geometry("conv", X, W, **attributes)
     assert choice._preferred(geometry, True, True) == expected
     assert choice._preferred(geometry, False, True) != "winograd"
+
+
+@pytest.mark.parametrize(
+    ("X", "W", "group", "expected"),
+    [((8, 64, 56, 56), (64, 64, 3, 3), 1, "patches"), ((8, 3, 64, 64), (1, 3, 3, 3), 1, "patches"),
+     ((8, 32, 28, 28), (32, 1, 3, 3), 32, "patches"), ((8, 64, 28, 28), (64, 64, 15, 15), 1, "fft"),
+     ((8, 64, 28, 28), (64, 64, 1, 1), 1, "pointwise")],
+)  # fmt: skip
+def test_the_rule_on_a_gpu(X: tuple, W: tuple, group: int, expected: str) -> None:
+    """A method of few operations."""
+    pads = [(k - 1) // 2 for k in W[2:]] * 2
+    attributes = {"strides": 1, "pads": pads, "dilations": 1, "group": group, "auto_pad": "NOTSET"}
+    geometry = conv_geometry("conv", X, W, **attributes)
+    assert choice.preferred(StandardEngine(np, launches=True), geometry) == expected
 
 
 def preferred(X: tuple[int, ...], W: tuple[int, ...], group: int) -> str:

@@ -30,7 +30,11 @@ from xpgrad.engine.programs.schedule import Schedule, ScheduledChunk
 
 @pytest.fixture(autouse=True)
 def guarded(monkeypatch, compiled):
-    """The guard, with nothing that was planned without it, or with a fault."""
+    """The guard, with nothing that was planned without it, or with a fault.
+
+    The tests' faults are in the plans of two threads.
+    """
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
     monkeypatch.setattr(guard, "on", True)
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     for plans in (compiled_shifts.plan_of_sums, compiled_shifts.plan_of_products):

@@ -22,11 +22,15 @@ every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=
 
 @pytest.fixture(params=["cuda", "standard engine"])
 def place(request):
-    """The device for tensors off the fast path; for the reference there is `use_engine(None)` on the CPU."""
+    """The device for tensors off the fast path; for the reference there is `use_engine(None)` on the CPU.
+
+    cuDNN rounds products to TF32, and autocast gives its recurrent layers float16 whatever is asked.
+    """
     if request.param == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("this machine has no GPU that PyTorch can use")
-        yield torch.device("cuda")
+        with torch.backends.cudnn.flags(enabled=False):
+            yield torch.device("cuda")
     else:
         with xpgrad.use_engine("standard"):
             yield torch.device("cpu")
@@ -84,6 +88,14 @@ def test_registered_operator(operator, place):
         operator.kernel_attributes,
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
+
+
+def test_swap_leaves_a_model_on_a_gpu_to_pytorch():
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU that PyTorch can use")
+    model = nn.Sequential(nn.LSTM(3, 5), nn.Conv1d(3, 4, 2)).cuda()
+    xpgrad_torch.swap(model)
+    assert [type(layer) for layer in model] == [nn.LSTM, nn.Conv1d]
 
 
 # --- modules ---------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import functools
 import gc
 import importlib.util
 import re
+import sys
 import types
 from pathlib import Path
 
@@ -573,6 +574,20 @@ def test_all_convolutions_or_none(slow_convolutions, convolutions_, verify):
     if convolutions_ is False:
         rows = xpgrad_torch.swap_report(model, convolutions=False).rows
         assert {row.why for row in rows} == {"convolutions is False"}
+
+
+def test_layers_on_a_gpu_stay_unless_asked_for(monkeypatch):
+    monkeypatch.setattr(sys.modules["xpgrad_torch.swap"], "_device_type", lambda module: "cuda")
+    layers = nn.ModuleList([nn.GRU(2, 3), nn.Conv1d(2, 3, 1), nn.ReLU()])
+    found = xpgrad_torch.swap_report(layers)
+    assert [row.why for row in found.rows] == [
+        "PyTorch's is faster on cuda; a call with this module alone replaces it",
+        "PyTorch's is faster on cuda; convolutions=True replaces it",
+    ]
+    assert [type(layer) for layer in xpgrad_torch.swap(layers)] == [nn.GRU, nn.Conv1d, nn.ReLU]
+    assert type(xpgrad_torch.swap(layers[0])) is xpgrad_torch.GRU
+    xpgrad_torch.swap(layers, convolutions=True, activations=True)
+    assert [type(layer) for layer in layers] == [nn.GRU, xpgrad_torch.Conv1d, xpgrad_torch.ReLU]
 
 
 @pytest.mark.parametrize("kind", [nn.Conv1d, nn.ConvTranspose2d])

@@ -76,7 +76,10 @@ ELEMENTWISE = {
     "celu-0.4": Case(
         "celu",
         {"alpha": 0.4},
-        _composed(lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0) / alpha))),
+        # `clamp` has another slope at its bound in PyTorch 2.14 than before
+        _composed(
+            lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(torch.where(x > 0, 0, x) / alpha))
+        ),
         (0.0,),
         True,
     ),

@@ -60,8 +60,8 @@ ROWS = (
     Row("Linux with musl (Alpine)", BY_READING, untried="everything", known="llvmlite has no wheels"),
     Row("free-threaded Python", BY_READING, untried="everything", known="NumPy, llvmlite: wheels for 3.14t"),
     Row(
-        "GPUs", BY_READING, untried="everything: no test ran on a GPU",
-        known="arrays on a GPU take the standard engine, in their library's own operations",
+        "GPU, NVIDIA H100 (CUDA 13): PyTorch 2.11, CuPy 14, JAX 0.11", "tried", untried="other GPUs",
+        known="1972 cases right (`check`), 212 tests passed (`tests/test_torch_devices.py`)",
     ),
 )  # fmt: skip
 

@@ -23,8 +23,8 @@ class KerasBackend:
     where: Any
     """The backend's ``where``; Keras' own rounds float64 to float32."""
 
-    def takes(self, X: Any, mask: Any) -> bool:
-        """Whether kernels run on the device of these tensors."""
+    def takes(self, X: Any, W: Any, mask: Any) -> bool:
+        """Whether kernels run on the device of these tensors: the inputs, a weight and the mask."""
         return False
 
     def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

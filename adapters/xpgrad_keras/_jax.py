@@ -15,7 +15,7 @@ class _JAX(KerasBackend):
     starts_at_state = True
     where = staticmethod(jnp.where)
 
-    def takes(self, X: Any, mask: Any) -> bool:
+    def takes(self, X: Any, W: Any, mask: Any) -> bool:
         return jax.default_backend() == "cpu"
 
     def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ class _NumPy(KerasBackend):
     starts_at_state = True
     where = staticmethod(np.where)
 
-    def takes(self, X: Any, mask: Any) -> bool:
+    def takes(self, X: Any, W: Any, mask: Any) -> bool:
         return True
 
     def run(

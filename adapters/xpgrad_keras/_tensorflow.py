@@ -20,7 +20,7 @@ class _TensorFlow(KerasBackend):
     supports_jit = False
     where = staticmethod(tf.where)
 
-    def takes(self, X: Any, mask: Any) -> bool:
+    def takes(self, X: Any, W: Any, mask: Any) -> bool:
         return not tf.config.list_logical_devices("GPU")
 
     def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -14,8 +14,9 @@ from xpgrad_torch import functional
 class _Torch(KerasBackend):
     where = staticmethod(torch.where)
 
-    def takes(self, X: Any, mask: Any) -> bool:
-        return X.device.type == "cpu" or (X.device.type == "meta" and mask is None)
+    def takes(self, X: Any, W: Any, mask: Any) -> bool:
+        devices = {X.device.type, W.device.type}
+        return devices == {"cpu"} or (X.device.type == "meta" and mask is None)
 
     def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         # a compiler accepts no branches that depend on data; `no` is right for every mask

@@ -49,7 +49,7 @@ class _KernelLayer:
         """Return the last output, all outputs, and the last states, as Keras' `inner_loop` does."""
         layer: Any = self
         mask = mask[0] if isinstance(mask, list | tuple) else mask  # one mask for each of several inputs
-        takes = _machine.takes(sequences, mask)
+        takes = _machine.takes(sequences, layer.cell.kernel.value, mask)
         reason = why_not(self._KERNEL, layer, mask, training) if takes else None
         if reason is not None and reason not in _said:
             _said.add(reason)

@@ -121,7 +121,9 @@ class Recurrent(Unscripted, Sampled, nn.Module):
     _STATES: ClassVar[tuple[str, ...]]  # the names of the states: one is a tensor, two are a tuple
     _STATE_OPERANDS: ClassVar[tuple[str, ...]] = ()  # the kernel's names for an LSTM's states
     _ORDER: ClassVar[tuple[str, ...]]  # the kernel's operands, without X and masks
-    _LOWERED: ClassVar[bool] = False  # whether the results of PyTorch's module have autocast's dtype
+    _LOWERED: ClassVar[bool] = (
+        False  # whether results of PyTorch's have autocast's dtype on a CPU, as elsewhere
+    )
     _OPTIONS: ClassVar[tuple[str, ...]] = ("activations", "activation_alpha", "activation_beta")
     _MORE_OPTIONS: ClassVar[tuple[str, ...]] = ()  # PyTorch's options that set attributes of the kernel
     _read_options: ClassVar[Callable[[Any], tuple[Any, ...]]]  # reads the options without `_DRAWN`
@@ -269,9 +271,10 @@ class Recurrent(Unscripted, Sampled, nn.Module):
     def _autocast(self, operands: Mapping[str, Any]) -> dict[str, Any]:
         """Convert under autocast to the dtype of PyTorch's results: the states' or autocast's dtype."""
         device = operands["X"].device.type
+        lowers = self._LOWERED or device != "cpu"
         dtype = [operands[name].dtype for name in ("X", *self._STATE_OPERANDS) if name in operands][-1]
         return {
-            name: x if x is None or name == LENGTHS else lowered(x, device) if self._LOWERED else x.to(dtype)
+            name: x if x is None or name == LENGTHS else lowered(x, device) if lowers else x.to(dtype)
             for name, x in operands.items()
         }
 

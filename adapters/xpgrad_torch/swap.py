@@ -40,6 +40,8 @@ _CELLS: _Table = {theirs: ours for theirs, ours in _ALL.items() if issubclass(th
 _CONVOLUTIONS = _drop_ins(convolution)
 # Replaced by default.
 _REPLACEMENTS = {theirs: ours for theirs, ours in _ALL.items() if theirs not in [*_ACTIVATIONS, *_CELLS]}
+# Where ours may be faster.
+_OUR_DEVICES = ("cpu", "meta")
 _OURS = {ours: theirs for theirs, ours in _ALL.items()}
 
 
@@ -62,6 +64,24 @@ def _why_not(model: nn.Module) -> dict[nn.Module, str]:
         for layer in _episodes.layers_of(module):
             reasons.setdefault(layer, f"the {type(layer).__name__} in it stays too: {reason}")
     return reasons
+
+
+def _faster_elsewhere(model: nn.Module, convolutions: bool | None) -> dict[nn.Module, str]:
+    """Return the layers of a model on a GPU, with the reason why they stay unless they are asked for."""
+    asked = {model, *_episodes.layers_of(model)}
+    asked |= {module for module in model.modules() if convolutions and type(module) in _CONVOLUTIONS}
+    kinds = {*_REPLACEMENTS, *_episodes.replacements()}
+    found = {}
+    for module in model.modules():
+        device = _device_type(module)
+        if type(module) in kinds and device not in _OUR_DEVICES and module not in asked:
+            asking = "convolutions=True" if type(module) in _CONVOLUTIONS else "a call with this module alone"
+            found[module] = f"PyTorch's is faster on {device}; {asking} replaces it"
+    return found
+
+
+def _device_type(module: nn.Module) -> str:
+    return next((parameter.device.type for parameter in module.parameters()), "cpu")
 
 
 def _bound(model: nn.Module) -> dict[nn.Module, str]:
@@ -181,7 +201,8 @@ def swap(
     ("vanilla") backend. torchrl's LSTMModule and GRUModule and SB3-contrib's recurrent policies stay the
     same objects, and run rows of many episodes with resets. Subclasses are not replaced, and neither are,
     with a warning, convolutions of complex numbers and modules to which a wrapper or a compiler has bound a
-    function: swap first. A replacement keeps the parameter objects, the hooks and the training flag, so
+    function: swap first. In a model on a GPU, these layers stay PyTorch's, which are faster there. A
+    replacement keeps the parameter objects, the hooks and the training flag, so
     optimizers keep working. A module that appears several times has one replacement.
 
     Parameters
@@ -253,9 +274,10 @@ def swap(
     table = _table("swap", activations, cells, convolutions)
     kept = _why_not(model)
     before: dict[str, Tensor] | None = None
-    slower: dict[nn.Module, str] = {}
+    slower = _faster_elsewhere(model, convolutions)
     if verify is not None:
-        before, slower = _timed(model, table, kept, verify, convolutions)
+        before, timed = _timed(model, table, kept, verify, convolutions)
+        slower |= timed
     found = _report(model, table, kept, slower)
     for reason in dict.fromkeys(row.why for row in found.rows if row.warns):
         warnings.warn(f"swap: {reason}", stacklevel=2)
@@ -407,7 +429,9 @@ def swap_report(
         raise TypeError(f"swap_report: model is {type_of(model)}, expected torch.nn.Module")
     table = _table("swap_report", activations, cells, convolutions)
     kept = _why_not(model)
-    slower = {} if verify is None else _timed(model, table, kept, verify, convolutions)[1]
+    slower = _faster_elsewhere(model, convolutions)
+    if verify is not None:
+        slower |= _timed(model, table, kept, verify, convolutions)[1]
     return _report(model, table, kept, slower)
 
 

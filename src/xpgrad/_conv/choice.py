@@ -13,6 +13,8 @@ For each of the three sums of a call, the rule takes the first method that fits.
 6. ``shifted`` from 8 input channels on, enough for a product at each tap;
 7. else ``patches``.
 
+On a GPU, each operation costs a launch: ``patches`` has the fewest, and takes the place of 3, 4 and 6.
+
 The unit of cost is a multiplication in the products of ``shifted``; all weights are measured.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
 """
@@ -105,11 +107,11 @@ def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -
 
 def preferred(engine: Engine, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
-    return _preferred(geometry, engine.compiles(), engine.can_transform())
+    return _preferred(geometry, engine.compiles(), engine.can_transform(), engine.launches())
 
 
 @kept
-def _preferred(g: ConvGeometry, compiled: bool, transforms: bool) -> str:
+def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool = False) -> str:
     if not g.static:
         return "shifted"  # a compiler traces shapes with symbols, for which no cost is known
     channels_in, made = g.channels // g.group, g.outputs // g.group
@@ -123,6 +125,8 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool) -> str:
         return "pointwise"
     if possible("fft") and _fourier_cost(g, compiled) < cost:
         return "fft"
+    if launches:
+        return "patches"
     if few:
         return "taps"
     if compiled:

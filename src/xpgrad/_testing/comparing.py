@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_jax_array, is_torch_array
+from array_api_compat import array_namespace, device, is_cupy_array, is_jax_array, is_torch_array
 
 Array = Any
 
@@ -44,6 +44,8 @@ def to_numpy(array: Array) -> np.ndarray:
         array = xp.astype(array, xp.float64)
     if is_torch_array(array):
         array = array.detach().cpu().numpy()
+    if is_cupy_array(array):  # it refuses to become NumPy's by itself
+        array = array.get()
     if hasattr(array, "unwrap_numpy"):  # the only way to the values of ndonnx's arrays
         array = array.unwrap_numpy()
     return np.array(array)

@@ -6,9 +6,11 @@ exit status is 1 if an error exceeds its tolerance.
 
 By default, an operator's first option runs in every namespace and dtype, each other option in some of them,
 and one line is printed for each operator. --all runs each option in each namespace and dtype, and prints a
-line for each combination, with its worst relative error. --option and --namespace do so for a selection. The
-functions of xpgrad_jax run by default and with --namespace jax. The layers of xpgrad_keras run by default and
-with --namespace keras, on the backend that Keras is set to.
+line for each combination, with its worst relative error. --option and --namespace do so for a selection.
+
+By default and with --namespace it also checks the functions of xpgrad_jax (jax), the layers of xpgrad_keras
+on the backend that Keras is set to (keras), and on a GPU the kernels on PyTorch's tensors (cuda) and on
+CuPy's arrays (cupy).
 
 --peers, in a checkout, also measures the kernels of other libraries, against float64 references that share no
 code with any library. A library that needs another NumPy runs in its own interpreter.
@@ -61,6 +63,16 @@ def _by_onnx(kernel: KernelCases, case: Case) -> Mapping[str, Array] | None:
     return results(kernel.name, case)
 
 
+def _pytorch_has_a_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _cupy_has_a_gpu() -> bool:
+    return bool(importlib.import_module("cupy").is_available())
+
+
 class Backend(NamedTuple):
     """An array namespace, the engine that computes in it (None: the default engine), and its dtypes."""
 
@@ -77,6 +89,8 @@ class Backend(NamedTuple):
     """Whether the installed module runs here."""
     has: Callable[[str], bool] = lambda name: True
     """Whether it has a kernel of that name."""
+    device: str | None = None
+    """Where the arrays are; None: where the namespace puts them."""
 
     @property
     def name(self) -> str:
@@ -95,9 +109,8 @@ class Backend(NamedTuple):
     def array(self, values: np.ndarray, dtype: str) -> Array:
         """Values as an array of the namespace; whole numbers keep their dtype."""
         xp = importlib.import_module(self.array_module)
-        if values.dtype.kind != "f":
-            return xp.asarray(values)
-        return xp.asarray(values, dtype=getattr(xp, dtype))
+        kept = values.dtype.kind != "f"
+        return xp.asarray(values, dtype=None if kept else getattr(xp, dtype), device=self.device)
 
 
 _HALF, _FULL = ("float16", "bfloat16"), ("float64", "float32")
@@ -117,8 +130,16 @@ KERAS = Backend(
     check_keras.has,
 )  # fmt: skip
 """The layers of xpgrad_keras."""
-ADAPTERS = (JAX, KERAS)
-"""Adapters with a part of the kernels and options. They run by default and on request."""
+GPUS = (
+    Backend(
+        "cuda", "torch", "array_api_compat.torch", None, (*_FULL, *_HALF), runs=_pytorch_has_a_gpu,
+        device="cuda",
+    ),
+    Backend("cupy", "cupy", "array_api_compat.cupy", None, (*_FULL, "float16"), runs=_cupy_has_a_gpu),
+)  # fmt: skip
+"""PyTorch's tensors and CuPy's arrays on a GPU."""
+ELSEWHERE = (JAX, KERAS, *GPUS)
+"""Adapters with a part of the kernels and options, and GPUs. They run by default and on request."""
 _EACH = 5
 """By default an option is checked in each fifth combination of namespace and dtype."""
 
@@ -150,6 +171,8 @@ def _missing(modules: Sequence[str]) -> list[str]:
 
 def _rows(kernel: KernelCases, option: str, backends: Sequence[Backend]) -> Iterator[Row]:
     """Check one option of one kernel on every backend; each oracle is asked once."""
+    if not backends:
+        return
     problem: str | None
     case = kernel.options[option]()
     oracles = [oracle for oracle in kernel.oracles if oracle.module is None or not _missing([oracle.module])]
@@ -241,17 +264,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="check each option in every namespace and dtype (jax and keras only with --namespace), and "
-        "print every row; by default an operator's first option is checked in all of them, each other option "
-        "in some",
+        help="check each option in every namespace and dtype (jax, keras, cuda and cupy only with "
+        "--namespace), and print every row; by default an operator's first option is checked in all of them, "
+        "each other option in some",
     )
     parser.add_argument("--json", action="store_true", help="print all results as JSON instead of a table")
     parser.add_argument(
         "--namespace",
         action="append",
-        choices=sorted({backend.namespace for backend in (*BACKENDS, *ADAPTERS)}),
+        choices=sorted({backend.namespace for backend in (*BACKENDS, *ELSEWHERE)}),
         help="check only this array namespace, or onnx (xpgrad_onnx's operators and training graphs), jax "
-        "(xpgrad_jax's functions) or keras (xpgrad_keras' layers); repeatable, default: all installed ones",
+        "(xpgrad_jax's functions), keras (xpgrad_keras' layers), cuda (PyTorch's tensors on a GPU) or cupy; "
+        "repeatable, default: all that run here",
     )
     parser.add_argument(
         "--option",
@@ -336,7 +360,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]
     every = args.all or args.json or bool(args.option) or bool(args.namespace)
     backends = [b for b in wanted if b.installed]
-    asked = [b for b in ADAPTERS if b.namespace in (args.namespace or ()) or not every]
+    asked = [b for b in ELSEWHERE if b.namespace in (args.namespace or ()) or not every]
     backends += [b for b in asked if b.installed]
     modules = [b.module for b in wanted] + [o.module for k in KERNELS for o in k.oracles if o.module]
     missing = _missing(modules)

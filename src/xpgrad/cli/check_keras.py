@@ -24,14 +24,17 @@ _ACTIVATIONS = ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 
 @functools.cache
 def installed() -> bool:
-    """Whether Keras runs here, on a backend with gradients."""
+    """Whether Keras runs here, on a backend with gradients and on a device with kernels."""
     try:
         import keras
 
-        import xpgrad_keras  # noqa: F401
+        from xpgrad_keras._backends import backend
     except ImportError:
         return False
-    return keras.backend.backend() in _PULLBACKS
+    if keras.backend.backend() not in _PULLBACKS:
+        return False
+    one = keras.ops.ones(1)
+    return backend().takes(one, one, None)
 
 
 def has(name: str) -> bool:

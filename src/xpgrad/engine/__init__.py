@@ -78,7 +78,7 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
     """The engine for the arrays of one call, all of the namespace `xp`."""
     forced = _forced.get()
     if forced == "standard":
-        return _standard(xp)
+        return _standard(xp, arrays)
     if forced == _SHAPES:
         return ShapesEngine(xp)
     if array_api_compat.is_numpy_namespace(xp):
@@ -93,14 +93,16 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
             f"{operator}: the engine {forced!r} is forced by use_engine, and does not take "
             f"{getattr(xp, '__name__', xp)} arrays such as these"
         )
-    return _standard(xp)
+    return _standard(xp, arrays)
 
 
-def _standard(xp: Any) -> Engine:
+def _standard(xp: Any, arrays: Sequence[Any]) -> Engine:
     """The standard engine for a namespace: an adapter's own if it has one."""
     for adapter in _loaded():
         if (own := adapter.standard(xp)) is not None:
             return own
+    if array_api_compat.is_torch_namespace(xp):
+        return StandardEngine(xp, launches=any(x.device.type not in ("cpu", "meta") for x in arrays))
     return StandardEngine(xp)
 
 

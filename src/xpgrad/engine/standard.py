@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from array_api_compat import device
+from array_api_compat import device, is_cupy_namespace
 
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span, evaluate
 from xpgrad.engine.protocol import Adapter, Engine
@@ -23,8 +23,13 @@ class StandardEngine(Engine):
 
     name = "standard"
 
-    def __init__(self, xp: Any) -> None:
+    def __init__(self, xp: Any, launches: bool | None = None) -> None:
         self.xp = xp
+        self._launches = is_cupy_namespace(xp) if launches is None else launches
+
+    def launches(self) -> bool:
+        """See `Images`."""
+        return self._launches
 
     def wrap(self, array: Any) -> Any:
         """See `TimeLoops`."""

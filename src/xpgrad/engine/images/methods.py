@@ -69,6 +69,10 @@ class Images(FourierTransforms, Protocol):
         """Whether the loops over images are compiled."""
         return False
 
+    def launches(self) -> bool:
+        """Whether operations are launched on a GPU, where few large ones are faster than many small ones."""
+        return False
+
     # --- parts of the work
 
     def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
