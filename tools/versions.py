@@ -59,7 +59,9 @@ ROWS: tuple[Mapping[str, str], ...] = (
     {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.10.0"},
     {"python": "3.13", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.10.2"},
     {"python": "3.14", "numpy": "2.5.5", "llvmlite": "0.50.0", "jax": "0.12.0.1"},
+    {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "torch": "2.12.1"},
     {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "torch": "2.13.0"},
+    {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "torch": "2.14.1"},
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_HAVE_AUTOCAST = ("cpu", "cuda")  # PyTorch 2.11 cannot compile the question
+_HAVE_AUTOCAST = ("cpu", "cuda")  # the compiler of PyTorch 2.11 cannot trace the question
 
 
 def autocasts(x: Tensor) -> bool:
