@@ -1,4 +1,4 @@
-"""Training steps of xpgrad_torch's modules and of PyTorch's on a GPU, and methods of convolutions there.
+"""Training steps of PyTorch's modules and of xpgrad_torch's on a GPU and on the CPU; convolutions by method.
 
     python asv_bench/gpu.py
 
@@ -17,9 +17,14 @@ from torch import nn
 import xpgrad
 import xpgrad_torch
 from xpgrad.cli.console import table
+from xpgrad.cli.info import read_cpu
 
 _MODULES: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
+    ("LSTM", (64, 64), (50, 1, 64)),
+    ("LSTM", (64, 64), (50, 32, 64)),
     ("LSTM", (256, 256), (50, 32, 256)),
+    ("LSTM", (16, 16), (400, 32, 16)),
+    ("GRU", (64, 64), (50, 1, 64)),
     ("GRU", (256, 256), (50, 32, 256)),
     ("RNN", (256, 256), (50, 32, 256)),
     ("Conv2d", (64, 64, 3), (8, 64, 56, 56)),
@@ -79,13 +84,18 @@ def main() -> None:
         sys.exit("gpu.py: PyTorch finds no GPU here, expected one")
     lines = []
     for name, arguments, shape in _MODULES:
-        X = torch.randn(shape, device="cuda", requires_grad=True)
-        steps = [step(getattr(family, name)(*arguments).cuda(), X) for family in (nn, xpgrad_torch)]
-        theirs, ours = medians(steps)
+        times = []
+        for device in ("cuda", "cpu"):
+            X = torch.randn(shape, device=device, requires_grad=True)
+            modules = [getattr(family, name)(*arguments).to(device) for family in (nn, xpgrad_torch)]
+            times += medians([step(module, X) for module in modules])
         sizes = " x ".join(map(str, shape))
-        lines.append([f"{name}{arguments}", sizes, f"{theirs:.2f}", f"{ours:.2f}", f"{ours / theirs:.1f}"])
-    heading = f"Training steps on {torch.cuda.get_device_name()}, ms, PyTorch {torch.__version__}"
-    table(heading, ["module", "input", "PyTorch", "xpgrad", "ours / theirs"], lines)
+        lines.append([f"{name}{arguments}", sizes, *(f"{took:.2f}" for took in times)])
+    gpu, threads = torch.cuda.get_device_name(), torch.get_num_threads()
+    places = f"{gpu} and on {read_cpu().name}, {threads} threads"
+    heading = f"Training steps on {places}; ms, PyTorch {torch.__version__}"
+    sides = [f"{side}, {device}" for device in ("GPU", "CPU") for side in ("PyTorch", "xpgrad")]
+    table(heading, ["module", "input", *sides], lines)
     lines = []
     for images, kernel in _IMAGES:
         X, W = torch.randn(images, device="cuda"), torch.randn(kernel, device="cuda")

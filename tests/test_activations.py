@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import inspect
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from test_recurrent_golden import load, names
 from xpgrad._cases.activations import DEFINITIONS
 from xpgrad._elementwise import activation_formulas as formulas
 from xpgrad._operators.declaration import DECLARED, formulas_of
+from xpgrad.cli import check_random
 from xpgrad.engine import Formula
+from xpgrad.engine.process import sharing
 from xpgrad.testing import assert_close, check_vjp, to_numpy
 
 each_activation = pytest.mark.parametrize("activation", CASES, ids=str)
@@ -716,3 +719,28 @@ def test_large_arrays_by_rows(name: str, width: int) -> None:
     np.testing.assert_allclose(Y, expected[0], rtol=1e-5, atol=1e-7)
     for out in (None, aside):
         np.testing.assert_allclose(gradient(dY, Y, out=out), expected[1], rtol=1e-4, atol=1e-6)
+
+
+def few_forms(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """All shapes that repeat an array along some of the axes of a shape."""
+    return itertools.product(*((1, size) for size in shape))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(3, 40), (5, 31), (2, 3, 64), (3, 1, 2, 33), (1, 50, 1)], ids=str)
+def test_arrays_that_repeat_elements(
+    shape: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each row, each column, in the middle, on both sides: as their copies, also over an operand."""
+    monkeypatch.setattr(sharing, "ARRAY", 1)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=shape)
+    with check_random.in_threads(threads):
+        for few in few_forms(shape):
+            d = np.broadcast_to(rng.normal(size=few), shape)
+            expected = xpgrad.gelu_grad(d.copy(), X)
+            assert_close(xpgrad.gelu_grad(d, X), expected, label=f"d {few}")
+            assert_close(xpgrad.prelu(X, d), xpgrad.prelu(X, d.copy()), label=f"alpha {few}")
+            over = X.copy()
+            assert xpgrad.gelu_grad(d, over, out=over) is over
+            assert_close(over, expected, label=f"d {few}, over X")

@@ -399,7 +399,7 @@ def selections(xp, x, y, z, *, number, bound):
 def test_selections_in_blocks(how, kind, dtype, make_engine, monkeypatch):
     """As the formula itself on whole arrays: NaN of both signs, infinities, zeros; any size, in place."""
     evaluator = make_engine(how)
-    for name in ("_NUMPY_BLOCK", "_BLOCK_ELEMENTS"):
+    for name in ("_NUMPY_BLOCK", "_LEAST_COPIED", "_MOST_COPIED", "_ROWS_ELEMENTS"):
         monkeypatch.setattr(array_loops, name, 300)
     values = np.asarray([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, -np.nan, 0.5, 3.0], dtype)
     x, y, z = (axis.ravel() for axis in np.meshgrid(values, values, values))

@@ -12,6 +12,8 @@ import pytest
 import xpgrad
 from backends import Backend
 from test_recurrent_golden import load, names
+from xpgrad.cli import check_random
+from xpgrad.engine.process import sharing
 from xpgrad.testing import assert_close, check_vjp, to_numpy
 
 Long = np.longdouble
@@ -314,3 +316,75 @@ def test_bad_input(kind: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value).startswith(message), str(caught.value)
+
+
+SIDES = [(1, 1, 2), (3, 2, 31), (2, 5, 127), (1, 33, 128), (3, 7, 129), (1, 4, 512), (2, 3, 513),
+         (1, 20, 1030), (2, 300, 260)]  # fmt: skip
+"""Items, elements of a row, and rows side by side, around the sizes of a block of rows."""
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SIDES)
+def test_rows_side_by_side(shape: tuple, dtype: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled loops take them as they lie; the same rows in one piece have the same results."""
+    monkeypatch.setattr(sharing, "ARRAY", 1)
+    rng = np.random.default_rng(0)
+    X, d = (3 * rng.normal(size=shape).astype(dtype) for _ in range(2))
+    if shape[1] > 1:
+        X[0, 0, 0] = -np.inf
+    labels = rng.integers(0, shape[1], (shape[0], shape[2]))
+    weights = rng.random(shape[1]).astype(dtype)
+    apart = X.transpose(0, 2, 1).reshape(-1, shape[1]).copy()
+    loss = {"weights": weights, "ignore_index": 0, "label_smoothing": 0.1, "reduction": "none"}
+    loss_of_rows = xpgrad.softmax_cross_entropy(apart, labels.ravel(), **loss)
+    dloss = rng.normal(size=labels.shape).astype(dtype)
+    dX_of_rows = xpgrad.softmax_cross_entropy_grad(dloss.ravel(), apart, labels.ravel(), **loss)
+    with check_random.in_threads(threads):
+        for name in ("softmax", "log_softmax"):
+            Y = getattr(xpgrad, name)(X, axis=1)
+            assert_close(Y, definition(name, X, (1,)).astype(dtype), label=name)
+            dX = getattr(xpgrad, f"{name}_grad")(d, Y, axis=1)
+            assert_close(dX, definition_grad(name, d, X, (1,)).astype(dtype), label=f"{name}_grad")
+            out = np.empty_like(X)
+            assert getattr(xpgrad, name)(X, axis=1, out=out) is out
+            assert (out == Y).all()
+            over = X.copy()
+            getattr(xpgrad, name)(over, axis=1, out=over)
+            assert_close(over, Y, label=f"{name} in place")
+        assert_close(xpgrad.softmax_cross_entropy(X, labels, **loss).ravel(), loss_of_rows)
+        dX = xpgrad.softmax_cross_entropy_grad(dloss, X, labels, **loss)
+        assert_close(dX.transpose(0, 2, 1).reshape(apart.shape), dX_of_rows)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 0, 2)])
+def test_rows_in_any_order_in_memory(order: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    shape = (6, 40, 50)
+    labels = rng.integers(0, 40, (6, 50))
+    X, d = (rng.normal(size=[shape[axis] for axis in order]).transpose(np.argsort(order)) for _ in range(2))
+    for name in ("softmax", "log_softmax"):
+        Y = getattr(xpgrad, name)(X, axis=1)
+        assert_close(Y, getattr(xpgrad, name)(X.copy(), axis=1))
+        dX, out = getattr(xpgrad, f"{name}_grad"), np.empty_like(X)
+        expected = dX(d.copy(), Y.copy(), axis=1)
+        assert_close(dX(d, Y, axis=1), expected)
+        assert dX(d, Y, axis=1, out=out) is out
+        assert_close(out, expected)
+    one = np.asarray(1.0)
+    assert_close(xpgrad.softmax_cross_entropy(X, labels), xpgrad.softmax_cross_entropy(X.copy(), labels))
+    dX = xpgrad.softmax_cross_entropy_grad(one, X, labels)
+    assert_close(dX, xpgrad.softmax_cross_entropy_grad(one, X.copy(), labels))
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_cotangents_that_repeat_elements(axis: int) -> None:
+    """Those of sums and means: blocks of copies, of the first size and of the last."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(70, 90, 100)).astype("float32")
+    Y = xpgrad.softmax(X, axis=axis)
+    for few in (rng.normal(size=(1, 1, 1)), rng.normal(size=(70, 1, 100)), rng.normal(size=(1, 90, 100))):
+        d = np.broadcast_to(few.astype("float32"), X.shape)
+        dX, expected = (xpgrad.softmax_grad(given, Y, axis=axis) for given in (d, d.copy()))
+        assert_close(dX, expected, atol=1e-6)  # an equal d has no gradient but rounding errors
+        assert_close(xpgrad.tanh_grad(d, Y), xpgrad.tanh_grad(d.copy(), Y))

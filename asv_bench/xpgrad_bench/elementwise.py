@@ -48,16 +48,27 @@ LOSSES = {  # the kernels' names, and PyTorch's modules
 
 
 class Elementwise(NamedTuple):
-    """A function of an array; along the last axis if it has an axis."""
+    """A function of an array, along an axis if it has one.
+
+    The cotangent has an element for each result, or the same ones along the axes `repeated`, as a mean's.
+    """
 
     function: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    axis: int = -1
+    repeated: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
-        """Its function and shape."""
-        return f"{self.function} {' x '.join(map(str, self.shape))}"
+        """Its function and shape, and what is unusual."""
+        axis = "" if self.axis == -1 else f", axis {self.axis}"
+        mean = f", mean over {', '.join(map(str, self.repeated))}" if self.repeated else ""
+        return f"{self.function} {' x '.join(map(str, self.shape))}{axis}{mean}"
+
+    def along(self, name: str) -> dict[str, int]:
+        """The axis as an argument of this name; none for a function of elements."""
+        return {name: self.axis} if self.function in ALONG_AXIS else {}
 
     def operations(self, what: str) -> int:
         """0: memory is the limit."""
@@ -73,7 +84,7 @@ class Elementwise(NamedTuple):
 
 
 class Loss(Elementwise):
-    """A loss of logits, (N, C)."""
+    """A loss of logits, (N, C, ...)."""
 
     def _arrays(self, what: str) -> int:
         """The logits in both directions, and their gradient; the targets of some losses are as large."""
@@ -83,13 +94,15 @@ class Loss(Elementwise):
 def data(work: Elementwise, seed: int = 0) -> tuple[Any, Any]:
     """X and a cotangent."""
     rng = np.random.default_rng(seed)
-    dtype = np.dtype(work.dtype).type
-    return rng.standard_normal(work.shape, dtype=dtype), rng.standard_normal(work.shape, dtype=dtype)
+    dtype, shape = np.dtype(work.dtype).type, work.shape
+    few = [1 if axis in work.repeated else size for axis, size in enumerate(shape)]
+    X, dY = rng.standard_normal(shape, dtype=dtype), rng.standard_normal(few, dtype=dtype)
+    return X, np.broadcast_to(dY, shape) if work.repeated else dY
 
 
 def targets(work: Loss, seed: int = 1) -> Any:
-    """The targets of the logits: a class for each row, or a probability for each number."""
+    """The targets of the logits: a class for each sample, or a probability for each number."""
     rng = np.random.default_rng(seed)
     if work.function == "cross_entropy":
-        return rng.integers(0, work.shape[1], work.shape[0])
+        return rng.integers(0, work.shape[1], (work.shape[0], *work.shape[2:]))
     return rng.uniform(0, 1, work.shape).astype(work.dtype)

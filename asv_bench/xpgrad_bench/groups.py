@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from .convolutions import CONVOLUTIONS, LARGE_KERNELS, SMALL
-from .elementwise import ALONG_AXIS, POINTWISE, Elementwise
+from .elementwise import ALONG_AXIS, POINTWISE, Elementwise, Loss
 from .keras_models import EXAMPLES, KerasStep
 from .networks import NETWORKS
 from .recurrent import SHAPES, Recurrent
@@ -91,6 +91,18 @@ GROUPS = (
         "elementwise", "Gradients of activations and softmax, torch.ops.aten", "torch",
         tuple(Elementwise(name, (4096, 1024)) for name in (POINTWISE | ALONG_AXIS) if name not in COMPOSED),
         what="backward",
+    ),
+    Group(
+        "elementwise", "Softmax and losses of images, cotangents of means, torch.nn", "torch",
+        (
+            *(Elementwise(name, (8, 64, 56, 56), axis=1) for name in ALONG_AXIS),
+            Elementwise("softmax", (2, 32000, 16), axis=1),
+            Elementwise("gelu", (16, 256, 1024), repeated=(1,)),
+            Elementwise("relu", (8, 64, 56, 56), repeated=(2, 3)),
+            Loss("cross_entropy", (8, 21, 128, 128)),
+            Loss("cross_entropy", (32, 64, 500)),
+            Loss("binary_cross_entropy_with_logits", (8, 1, 256, 256)),
+        ),
     ),
     Group(
         "ort", "LSTM and GRU, the backward alone, ONNX Runtime's LSTMGrad and GRUGrad", "ort",

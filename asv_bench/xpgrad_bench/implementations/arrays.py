@@ -67,7 +67,7 @@ class ElementwiseRun:
         function = elementwise.FUNCTIONS[work.function]
         self._forward, self._gradient = kernel(work.function), kernel(f"{work.function}_grad")
         self._X, self._dY = map(convert, elementwise.data(work))
-        self._attributes = function.attributes
+        self._attributes = function.attributes | work.along("axis")
         takes_output = function.takes == "Y"
         self._saved = self._forward(self._X, **self._attributes) if takes_output else self._X
         self.takes_output = takes_output
@@ -89,7 +89,7 @@ class LossRun:
         name, _ = elementwise.LOSSES[work.function]
         self._forward, self._gradient = kernel(name), kernel(f"{name}_grad")
         self._X, dY = elementwise.data(work)
-        self._dY = dY[:1, 0].reshape(())
+        self._dY = dY.reshape(-1)[:1].reshape(())
         self._target = elementwise.targets(work)
 
     def step(self) -> Any:

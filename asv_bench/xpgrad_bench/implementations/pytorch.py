@@ -117,8 +117,8 @@ BACKWARDS: dict[str, Any] = {
     "scaled_tanh": lambda X: X.tanh(),
     "hard_tanh": ("hardtanh_backward", lambda dY, X, Y: (dY, X, -1.0, 1.0)),
     "softsign": lambda X: X / (1 + X.abs()),
-    "softmax": ("_softmax_backward_data", lambda dY, X, Y: (dY, Y, -1, Y.dtype)),
-    "log_softmax": ("_log_softmax_backward_data", lambda dY, X, Y: (dY, Y, -1, Y.dtype)),
+    "softmax": ("_softmax_backward_data", lambda dY, X, Y, dim: (dY, Y, dim, Y.dtype)),
+    "log_softmax": ("_log_softmax_backward_data", lambda dY, X, Y, dim: (dY, Y, dim, Y.dtype)),
 }
 SAVE_OUTPUT = ("sigmoid", "tanh", "softmax", "log_softmax")
 
@@ -126,16 +126,16 @@ SAVE_OUTPUT = ("sigmoid", "tanh", "softmax", "log_softmax")
 def _backward(work: elementwise.Elementwise) -> Any:
     """PyTorch's own backward kernel, or its autograd's gradient of the formula, as a function."""
     torch = need("torch")
-    X, dY = map(torch.from_numpy, elementwise.data(work))
+    X, dY = map(tensors.tensor, elementwise.data(work))
     peer = BACKWARDS[work.function]
     if callable(peer):
         leaf = X.requires_grad_()
         Y = peer(leaf)
         return lambda: torch.autograd.grad(Y, leaf, dY, retain_graph=True)[0]
-    along = (-1,) if work.function in elementwise.ALONG_AXIS else ()
-    Y = getattr(X, work.function)(*along) if work.function in SAVE_OUTPUT else None
+    along = work.along("dim")
+    Y = getattr(X, work.function)(**along) if work.function in SAVE_OUTPUT else None
     name, arguments = peer
-    given, run = arguments(dY, X, Y), getattr(torch.ops.aten, name)
+    given, run = arguments(dY, X, Y, *along.values()), getattr(torch.ops.aten, name)
     return lambda: run(*given)
 
 

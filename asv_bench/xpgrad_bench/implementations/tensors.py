@@ -124,11 +124,17 @@ class ElementwiseRun:
         name = elementwise.FUNCTIONS[work.function].module
         if name is None:
             raise NotImplementedError(f"no module has the function {work.function}")
-        options = {"dim": -1} if work.function in elementwise.ALONG_AXIS else {}
-        module = _module(self._modules, name, **options)
-        X, dY = map(torch.from_numpy, elementwise.data(work))
+        module = _module(self._modules, name, **work.along("dim"))
+        X, dY = map(tensor, elementwise.data(work))
         leaf = X.requires_grad_()
         return lambda: torch.autograd.grad(module(leaf), leaf, dY)[0]
+
+
+def tensor(array: Any) -> Any:
+    """A tensor over an array's memory; it repeats elements where the array does."""
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
+    few = array[once]
+    return need("torch").from_numpy(few.copy() if few.size < array.size else few).expand(array.shape)
 
 
 class LossRun:
@@ -138,7 +144,7 @@ class LossRun:
         self._torch = torch = need("torch")
         self._module = _module(modules, elementwise.LOSSES[work.function][1])
         X, dY = map(torch.from_numpy, elementwise.data(work))
-        self._leaf, self._dY = X.requires_grad_(), dY[0, 0]
+        self._leaf, self._dY = X.requires_grad_(), dY.reshape(-1)[0]
         self._target = torch.from_numpy(elementwise.targets(work))
 
     def step(self) -> Any:

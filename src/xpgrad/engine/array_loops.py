@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,13 @@ from xpgrad.engine.process.memory import COMPUTED, address_of, name_of, new_arra
 from xpgrad.engine.process.remembered import remembered
 from xpgrad.engine.process.settings import jit_enabled
 
-_BLOCK_ELEMENTS = 16384  # of a block for compiled loops: its copies are still in the cache when they are read
+# Elements of a block that compiled loops evaluate on copies: one for each thread, if that is not too large.
+# Threads copy under the interpreter lock: blocks that fit the first caches took up to five times as long.
+_LEAST_COPIED, _MOST_COPIED = 1 << 14, 1 << 17
+_ROWS_ELEMENTS = 16384  # of a block of neighbouring rows: they stay in the cache from pass to pass
 _NUMPY_BLOCK = 32768  # larger for NumPy: between two of its functions threads wait for the interpreter lock
+_LEAST_ROWS, _MOST_ROWS = 128, 512  # neighbouring rows in a block: `native_columns` has room for the most
+_SHORT = 32  # elements of a row for which a loop over rows is slower than copies
 _FEW = 4096  # elements for which a processor predicts most branches
 
 Array = np.ndarray
@@ -78,13 +84,14 @@ def elementwise(
 ) -> Array:
     """The result of a formula, in the shape to which its inputs broadcast.
 
-    Its axes have the same order in memory as the axes of the first input of that shape.
+    Its axes have the same order in memory as the axes of the first input of that shape that is not broadcast.
     """
     given = [array for array in inputs if array is not None]
     shape = given[0].shape
     if any(array.shape != shape for array in given):
         shape = np.broadcast_shapes(*(array.shape for array in given))
-    order = _memory_order(next((array for array in given if array.shape == shape), given[0]))
+    whole = [array for array in given if array.shape == shape] or given
+    order = _memory_order(next((array for array in whole if 0 not in array.strides), whole[0]))
     if order is None:
         return _elementwise_in_order(machine, formula, inputs, shape, numbers, out)
     turned = [
@@ -139,15 +146,54 @@ def _elementwise_in_order(
         if replaced is None:
             views.append(out.reshape(-1))
         machine.deal_compiled(out.size, out.size, code, (), views, numbers)
+    elif compiling and (rows := _as_rows(inputs, out)) is not None:
+        width, forms, views = rows
+        code = loop_code(formula, forms, replaced, out.dtype.name)
+        if replaced is None:
+            views.append(out.reshape(-1))
+        machine.deal_compiled(out.size // width, out.size, code, (width,), views, numbers)
     else:
         blocks: list[Array | None] = [
             x if x is None else x.reshape(-1) if plain or kind == "one" else _at_shape(x, shape)
             for x, kind in zip(inputs, kinds, strict=True)
         ]
         evaluate = _by_loop(formula, kinds, numbers, dtype.name) if compiling else _by_numpy(formula, numbers)
-        size = _BLOCK_ELEMENTS if compiling else _NUMPY_BLOCK
+        size = _copied(machine, out.size) if compiling else _NUMPY_BLOCK
         _in_blocks(machine, evaluate, blocks, out.reshape(-1) if plain else out, size)
     return out
+
+
+def _as_rows(inputs: Operands, out: Array) -> tuple[int, tuple[str | None, ...], list[Array]] | None:
+    """The inputs as arrays of rows: the rows' width, and a form and a view or a small copy of each input.
+
+    An input has an element for each of the result's, or one for each row, or for each column. None if an
+    input is none of these, as a mean's cotangent in the middle of the axes, or rows are short.
+    """
+    if not _is_plain(out):
+        return None
+    shape, whole = out.shape, [None if x is None else _at_shape(x, out.shape) for x in inputs]
+    for first in range(1, out.ndim):
+        width = prod(shape[first:])
+        forms = [None if x is None else _form(x, first) for x in whole]
+        if width < _SHORT or "other" in forms:
+            continue
+        corners: dict[str, Any] = {
+            "row": (..., *[0] * (out.ndim - first)),
+            "column": (0,) * first,
+            "each": ...,
+        }
+        pairs = zip(whole, forms, strict=True)
+        few = [x[corners[form]] for x, form in pairs if x is not None and form is not None]
+        return width, tuple(forms), [np.ascontiguousarray(x).reshape(-1) for x in few]
+    return None
+
+
+def _form(array: Array, first: int) -> str:
+    """Whether an array has an element for "each" place, "row" or "column", if rows begin at axis `first`."""
+    if _is_plain(array):
+        return "each"
+    repeats = [not stride or size == 1 for stride, size in zip(array.strides, array.shape, strict=True)]
+    return "row" if all(repeats[first:]) else "column" if all(repeats[:first]) else "other"
 
 
 def quick_elementwise(
@@ -160,7 +206,7 @@ def quick_elementwise(
     if not jit_enabled():
         if out.size > _NUMPY_BLOCK:
             return None
-        _by_numpy(formula, numbers)(arrays, out)
+        _by_numpy(formula, numbers)(arrays, out, _Copies())
         return out
     code = loop_code(formula, ("each",) * len(arrays), None, name_of(out.dtype))
     views = [*arrays, out] if out.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
@@ -179,25 +225,51 @@ def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
 
 @remembered
 def loop_code(
-    formula: Formula | RowFormula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str
+    formula: Formula | RowFormula,
+    kinds: tuple[str | None, ...],
+    replaced: int | None,
+    dtype: str,
+    side_by_side: bool = False,
 ) -> Any:
     """The compiled loop over elements or rows, see `compiled.arrays`."""
     from xpgrad.engine.compiled.arrays import compiled_elements, compiled_rows
 
     if isinstance(formula, RowFormula):
-        return compiled_rows(formula, kinds, replaced, dtype)
+        return compiled_rows(formula, kinds, replaced, dtype, side_by_side)
     return compiled_elements(formula, kinds, replaced, dtype)
+
+
+class _Copies:
+    """Contiguous copies of blocks, in memory that one thread uses for block after block; the first is largest."""
+
+    def __init__(self) -> None:
+        self._memory: dict[int, Array] = {}
+
+    def room(self, key: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """An array without values, in the memory of the key."""
+        size, memory = prod(shape), self._memory.get(key)
+        if memory is None:
+            memory = self._memory[key] = new_array((size,), dtype)
+        return memory[:size].reshape(shape)
+
+    def of(self, key: int, array: Array) -> Array:
+        """A copy of the array, or the array itself if it is contiguous."""
+        if _is_plain(array):
+            return array
+        copy = self.room(key, array.shape, array.dtype)
+        np.copyto(copy, array)
+        return copy
 
 
 def _by_loop(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Numbers, dtype: str
-) -> Callable[[Operands, Array], None]:
+) -> Callable[[Operands, Array, _Copies], None]:
     """Evaluation of a block by the compiled loop."""
     run = loop_code(formula, kinds, None, dtype).run
 
-    def evaluate(operands: Operands, target: Array) -> None:
-        place = target if _is_plain(target) else new_array(target.shape, target.dtype)
-        arrays = [np.require(x, requirements=("C", "A")) for x in operands if x is not None]
+    def evaluate(operands: Operands, target: Array, copies: _Copies) -> None:
+        place = target if _is_plain(target) else copies.room(-1, target.shape, target.dtype)
+        arrays = [copies.of(key, x) for key, x in enumerate(operands) if x is not None]
         run(0, place.size, *map(address_of, (*arrays, place)), *numbers)
         if place is not target:
             target[...] = place
@@ -205,20 +277,26 @@ def _by_loop(
     return evaluate
 
 
-def _by_numpy(formula: Formula, numbers: Numbers) -> Callable[[Operands, Array], None]:
+def _by_numpy(formula: Formula, numbers: Numbers) -> Callable[[Operands, Array, _Copies], None]:
     """Evaluation of a block by NumPy."""
     named = dict(zip(formula.parameters, numbers, strict=True))
 
-    def evaluate(operands: Operands, target: Array) -> None:
+    def evaluate(operands: Operands, target: Array, copies: _Copies) -> None:
         with np.errstate(all="ignore"):  # of this thread
             (target[...],) = formula(NUMPY, *operands, **named)
 
     return evaluate
 
 
+def _copied(machine: Machine, size: int) -> int:
+    """The elements of a block that compiled loops evaluate on copies."""
+    return max(_LEAST_COPIED, min(_MOST_COPIED, -(-size // machine.parts(size))))
+
+
 def _in_blocks(
-    machine: Machine, evaluate: Callable[[Operands, Array], None], operands: Operands, out: Array, size: int
-) -> None:
+    machine: Machine, evaluate: Callable[[Operands, Array, _Copies], None], operands: Operands, out: Array,
+    size: int,
+) -> None:  # fmt: skip
     """Evaluate block by block along the first axis; operands have the result's shape, or the shape (1,)."""
     if not out.size:
         return
@@ -231,9 +309,11 @@ def _in_blocks(
     starts = range(0, len(out), count)
 
     def part(first: int, last: int) -> None:
+        copies = _Copies()
         for start in starts[first:last]:
             here = slice(start, start + count)
-            evaluate([x[here] if x is not None and x.shape == shape else x for x in operands], out[here])
+            block = [x[here] if x is not None and x.shape == shape else x for x in operands]
+            evaluate(block, out[here], copies)
 
     machine.deal(len(starts), out.size, part)
 
@@ -244,7 +324,43 @@ def _in_blocks(
 def over_rows(
     machine: Machine, formula: RowFormula, operands: Operands, numbers: Numbers, out: Array | None
 ) -> tuple:
-    """The outputs of a row formula."""
+    """The outputs of a row formula; their axes have the same order in memory as the axes of the operands."""
+    each = [array for array in operands[: len(formula.each)] if array is not None]
+    order = _rows_order(each if out is None else [*each, out])
+    if order is None:
+        return _over_rows_in_order(machine, formula, operands, numbers, out)
+    A, _, B = each[0].shape
+    joined = order == _ROWS_LAST
+
+    def turned(array: Array, name: str = "") -> Array:
+        if name in formula.columns:
+            return array
+        array = array.transpose(order)
+        return array.reshape(A * B, -1, 1) if joined else array
+
+    found = _over_rows_in_order(
+        machine, formula,
+        [x if x is None else turned(x, name) for name, x in zip(formula.operands, operands, strict=True)],
+        numbers, None if out is None else turned(out),
+    )  # fmt: skip
+    return tuple((x.reshape(A, B, -1) if joined else x).transpose(order) for x in found)
+
+
+_ROWS_LAST, _ROWS_SWAPPED = (0, 2, 1), (2, 1, 0)
+
+
+def _rows_order(arrays: Sequence[Array]) -> tuple[int, ...] | None:
+    """An order of the axes in which all arrays are plain; None if it is theirs, or if there is none."""
+    if not jit_enabled() or all(map(_is_plain, arrays)):
+        return None
+    orders = (_ROWS_LAST, _ROWS_SWAPPED)
+    return next((o for o in orders if all(_is_plain(array.transpose(o)) for array in arrays)), None)
+
+
+def _over_rows_in_order(
+    machine: Machine, formula: RowFormula, operands: Operands, numbers: Numbers, out: Array | None
+) -> tuple:
+    """The outputs: by the loops for rows, for rows side by side, or on copies."""
     compiling = jit_enabled()
     each = [array for array in operands[: len(formula.each)] if array is not None]
     A, n, B = shape = each[0].shape
@@ -255,15 +371,20 @@ def over_rows(
         operands, replaced = _apart(operands, out, replaceable)
         each = [array for array in operands[: len(formula.each)] if array is not None]
     results = _row_results(formula, shape, dtype, out)
-    plain = B == 1 and all(map(_is_plain, each)) and (out is None or _is_plain(out))
-    if plain and compiling and A:
-        code = _row_code(formula, operands, replaced, dtype.name)
+    plain = all(map(_is_plain, each)) and (out is None or _is_plain(out))
+    if plain and compiling and A * B:
+        code = _row_code(formula, operands, replaced, dtype.name, B > 1)
         arrays = _row_arguments(formula, operands, results, replaced)
-        machine.deal_compiled(A, A * n, code, (n,), arrays, numbers)
+        together = _rows_together(n, B, A, machine)
+        sizes = (n,) if B == 1 else (n, B, together)
+        machine.deal_compiled(A * -(-B // together), A * n * B, code, sizes, arrays, numbers)
     elif A * B:
         evaluate = _rows_by_loop if compiling else _rows_by_numpy
-        size = _BLOCK_ELEMENTS if compiling else _NUMPY_BLOCK
-        _row_blocks(machine, formula, operands, functools.partial(evaluate, formula, numbers), results, size)
+        size = _copied(machine, A * n * B) if compiling else _NUMPY_BLOCK
+        run = functools.partial(evaluate, formula, numbers)
+        # a loop that writes over an operand is another one
+        directly = formula.each_output if compiling and replaced is None else None
+        _row_blocks(machine, formula, operands, run, results, size, directly)
     return tuple(results[name] for name in formula.outputs)
 
 
@@ -279,9 +400,17 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
     return out
 
 
-def _row_code(formula: RowFormula, operands: Operands, replaced: int | None, dtype: str) -> Any:
+def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:
+    """How many of B neighbouring rows are a block: they fit a cache, and all threads have blocks."""
+    each = -(-B // -(-machine.parts(A * n * B) // A))  # of neighbours for a thread
+    return min(B, max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_ELEMENTS // n, each)))
+
+
+def _row_code(
+    formula: RowFormula, operands: Operands, replaced: int | None, dtype: str, side_by_side: bool = False
+) -> Any:
     kinds = [None if a is None else "integers" if a.dtype.kind == "i" else "each" for a in operands]
-    return loop_code(formula, tuple(kinds), replaced, dtype)
+    return loop_code(formula, tuple(kinds), replaced, dtype, side_by_side)
 
 
 def _row_arguments(
@@ -291,12 +420,12 @@ def _row_arguments(
     arrays: list[Array] = []
     for name, array in zip(formula.operands, operands, strict=True):
         if array is not None and name in formula.each:
-            arrays.append(array.reshape(array.shape[:2]))
+            arrays.append(array.reshape(-1))
         elif array is not None:
             arrays.append(np.require(array.reshape(-1), requirements=("C", "A")))
     each_output = formula.each_output
     if each_output is not None and replaced is None:
-        arrays.append(results[each_output].reshape(results[each_output].shape[:2]))
+        arrays.append(results[each_output].reshape(-1))
     arrays += [results[name].reshape(-1) for name in formula.outputs if name != each_output]
     return arrays
 
@@ -305,11 +434,12 @@ def _row_blocks(
     machine: Machine,
     formula: RowFormula,
     operands: Operands,
-    evaluate: Callable[[Operands], Sequence[Array]],
+    evaluate: Callable[[Operands, Array | None], Sequence[Array]],
     results: dict[str, Array],
     size: int,
+    directly: str | None,
 ) -> None:
-    """Evaluate block by block, on copies with contiguous rows."""
+    """Evaluate block by block, on copies with contiguous rows; one result perhaps `directly` in its place."""
     A, n, B = next(array for array in operands if array is not None).shape
     at_once = max(1, size // n)
     inner = min(B, max(16, at_once))  # enough to copy whole cache lines
@@ -317,32 +447,40 @@ def _row_blocks(
     starts = [(a, b) for a in range(0, A, outer) for b in range(0, B, inner)]
 
     def part(first: int, last: int) -> None:
+        copies = _Copies()
         for a, b in starts[first:last]:
             here = (slice(a, a + outer), slice(None), slice(b, b + inner))
             block: list[Array | None] = []
-            for name, array in zip(formula.operands, operands, strict=True):
+            for key, (name, array) in enumerate(zip(formula.operands, operands, strict=True)):
                 if array is not None:
                     place = (...,) if name in formula.columns else here
                     rows = array[place].transpose(0, 2, 1)
-                    array = np.ascontiguousarray(rows).reshape(-1, rows.shape[2])
+                    array = copies.of(key, rows).reshape(-1, rows.shape[2])
                 block.append(array)
-            for name, value in zip(formula.outputs, evaluate(block), strict=True):
-                target = results[name][here].transpose(0, 2, 1)
-                target[...] = value.reshape(target.shape)
+            targets = {name: results[name][here].transpose(0, 2, 1) for name in formula.outputs}
+            out = None if directly is None else targets[directly]
+            whole = out.reshape(-1, n) if out is not None and _is_plain(out) else None
+            for target, value in zip(targets.values(), evaluate(block, whole), strict=True):
+                if value is not whole:
+                    target[...] = value.reshape(target.shape)
 
     machine.deal(len(starts), A * n * B, part)
 
 
-def _rows_by_loop(formula: RowFormula, numbers: Numbers, operands: Operands) -> list[Array]:
-    """The outputs for contiguous rows (rows, n) by the compiled loop."""
+def _rows_by_loop(
+    formula: RowFormula, numbers: Numbers, operands: Operands, out: Array | None
+) -> list[Array]:
+    """The outputs for contiguous rows (rows, n) by the compiled loop, perhaps in the memory of `out`."""
     (rows, n), dtype = next((x.shape, x.dtype) for x in operands if x is not None)
-    values = _row_results(formula, (rows, n), dtype)
+    values = _row_results(formula, (rows, n), dtype, out)
     run = _row_code(formula, operands, None, dtype.name).run
     run(0, rows, n, *map(address_of, _row_arguments(formula, operands, values, None)), *numbers)
     return [values[name] for name in formula.outputs]
 
 
-def _rows_by_numpy(formula: RowFormula, numbers: Numbers, operands: Operands) -> list[Array]:
+def _rows_by_numpy(
+    formula: RowFormula, numbers: Numbers, operands: Operands, out: Array | None
+) -> list[Array]:
     """The outputs by NumPy."""
     with np.errstate(all="ignore"):  # of this thread
         return formula.evaluate(NUMPY, operands, numbers)

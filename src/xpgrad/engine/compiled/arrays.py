@@ -33,13 +33,15 @@ def compiled_elements(
 ) -> ArrayFunctions:
     """The functions ``run(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
 
-    The formula has one result. A call omits absent operands, and the result if it replaces an operand.
+    The formula has one result. A call omits absent operands, and the result if it replaces an operand. With
+    operands of rows or columns the arguments are those of `compiled_rows`.
 
     Parameters
     ----------
-    operands : sequence of {"each", "one", "integers", None}
-        The form of each operand: an element for each of the result's, one for all, integers of 32 bits, or
-        absent. A row formula itself says for what its operands have elements.
+    operands : sequence of {"each", "one", "row", "column", "integers", None}
+        The form of each operand: an element for each of the result's, one for all, one for each row, one for
+        each column, integers of 32 bits, or absent. A row formula itself says for what its operands have
+        elements.
     same_as : int or None
         The operand whose memory the result replaces: LLVM would not vectorize two vectors in one place.
     dtype : str
@@ -47,21 +49,27 @@ def compiled_elements(
     """
     names = [kind and f"x{number}" for number, kind in enumerate(operands)]
     kinds = zip(names, operands, strict=True)
-    arrays = [LoopArray(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
+    arrays = [LoopArray(name, "row" if kind == "one" else kind) for name, kind in kinds if name and kind]
     target = "y" if same_as is None else names[same_as]
     if same_as is None:
         arrays.append(LoopArray("y", "each"))
     scalars, numbers = ScalarFormula(*formula.key), formula.parameters
     passes = [f"Pass(formulas[0], {[*names, *numbers]}, [('result', 'each')])"]
-    return _functions(_label(formula), [scalars], arrays, passes, numbers, target, (), dtype)
+    sizes = ("width",) if {"row", "column"} & {*operands} else ()
+    return _functions(_label(formula), [scalars], arrays, passes, numbers, target, (), dtype, sizes)
 
 
 def compiled_rows(
-    formula: RowFormula, operands: Sequence[str | None], same_as: int | None, dtype: str
+    formula: RowFormula,
+    operands: Sequence[str | None],
+    same_as: int | None,
+    dtype: str,
+    side_by_side: bool = False,
 ) -> ArrayFunctions:
     """The functions as for elements: ``run(start, stop, width, *arrays, [result], *row results, *numbers)``.
 
-    A result with an element for each row and column comes before the results of rows.
+    A result with an element for each row and column comes before the results of rows. Rows that lie
+    `side_by_side` go in blocks: after `width` come the number of neighbours, and of rows in a block.
     """
     named = dict(zip(formula.operands, operands, strict=True))
     absent = {name for name, kind in named.items() if kind is None}
@@ -84,15 +92,16 @@ def compiled_rows(
         taken = [None if operand in absent else operand for operand in step.operands]
         passes.append(f"Pass(formulas[{number}], {[*taken, *numbers]}, {[*step.results.items()]})")
     name = formula.steps[-1].function.__name__
-    return _functions(name, scalars, arrays, passes, formula.parameters, target, of_rows, dtype, by_rows=True)
+    sizes = ("width", "inner", "together") if side_by_side else ("width",)
+    return _functions(name, scalars, arrays, passes, formula.parameters, target, of_rows, dtype, sizes)
 
 
 class ArrayFunctions(NamedTuple):
     """The compiled functions of a formula.
 
-    `run` is the loop on addresses, ``run(start, stop, [width], *arrays, *numbers)``. `part` is the address of
+    `run` is the loop on addresses, ``run(start, stop, *sizes, *arrays, *numbers)``. `part` is the address of
     the C function ``part(data, number)``, the loop on one part of the rows. Its data are an ArraysHead, the
-    width, and the addresses of the arrays.
+    sizes, and the addresses of the arrays.
     """
 
     run: Callable[..., None]
@@ -103,6 +112,7 @@ _IMPORTS = """\
 from xpgrad.engine.compiled.cache import cfunc
 from xpgrad.engine.compiled.native import elements, fields
 from xpgrad.engine.compiled.native_arrays import LoopArray, Pass, RowsLoop, array_loop
+from xpgrad.engine.compiled.native_columns import column_loop
 from xpgrad.engine.compiled.scalar_common import wide_vectors
 """
 
@@ -116,13 +126,13 @@ def _functions(
     target: str | None,
     outputs: Sequence[str],
     dtype: str,
-    by_rows: bool = False,
+    sizes: Sequence[str] = (),
 ) -> ArrayFunctions:
-    """The functions of a `native_arrays.RowsLoop`; without rows, elements start .. stop are one row."""
+    """The functions of a `native_arrays.RowsLoop`; without sizes, elements start .. stop are one row."""
     names = [array.name for array in arrays]
-    outer = ["start", "stop", "width"] if by_rows else ["start", "stop"]
-    if by_rows:
-        what, places = "start, stop, width", names
+    outer = ["start", "stop", *sizes]
+    if sizes:
+        what, places = ", ".join(outer), names
     else:
         first = f" + {np.dtype(dtype).itemsize} * start"
         what, places = "0, 1, stop - start", [x.name + first * (x.kind == "each") for x in arrays]
@@ -134,7 +144,7 @@ def _functions(
         _IMPORTS,
         f"PASSES = [{', '.join(passes)}]",
         f"LOOP = RowsLoop({[*arrays]}, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
-        "run = array_loop(LOOP, real)\n\n",
+        f"run = {'column_loop' if len(sizes) > 1 else 'array_loop'}(LOOP, real)\n\n",
         f"@cfunc('void({kinds})')",
         f"def on_addresses({', '.join([*outer, *names, *numbers])}):",
         "    wide_vectors()",

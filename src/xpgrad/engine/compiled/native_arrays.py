@@ -37,7 +37,7 @@ _AHEAD_BYTES = 2 * _BLOCK_BYTES
 _TOGETHER_BYTES = 128  # two of the longest vectors
 _SHORT_ROW_BYTES = 1 << 14  # the longest row that is prefetched as a whole
 _PAST_CACHES_BYTES = 1 << 23  # the least result of a loop that is stored past the caches
-_REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": UnorderedSum, "max": Greatest}
+REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": UnorderedSum, "max": Greatest}
 
 
 class Pass(NamedTuple):
@@ -154,7 +154,7 @@ class _LoopWriter:
         self, one: Pass, operands: Sequence[Any], begins: Mapping[str, ir.Value], near: set[str]
     ) -> list[Any]:
         """The results of a pass: the target's name, and numbers of the row."""
-        reductions = [_REDUCTIONS.get(use) for _, use in one.results]
+        reductions = [REDUCTIONS.get(use) for _, use in one.results]
         totals, parts = ([kind(self._emitter) if kind else None for kind in reductions] for _ in range(2))
         results = [self._loop.target if part is None else part for part in parts]
         # each block has its own parts: LLVM must see where they begin, to make vectors of them

@@ -18,12 +18,17 @@ from xpgrad.engine.compiled.tracing import Emitter, Number, Scalars
 
 
 class Reduction(ABC):
-    """A variable of the loop that reduces numbers to one number."""
+    """A variable of the loop, or memory at a `place`, that reduces numbers to one number."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, place: ir.Value | None = None) -> None:
         self._emitter = emitter
         self._first = self._neutral()
-        self._variable = variable(emitter.builder, self._first.type)
+        self._variable = variable(emitter.builder, self.kept_type) if place is None else place
+
+    @property
+    def kept_type(self) -> ir.Type:
+        """The type of the memory."""
+        return self._first.type
 
     def begin(self) -> None:
         """Forget all numbers."""
