@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.37, 0.84, 2.26),
-        "GRU": (4.24, 2.44, 16.55),
-        "RNN": (2.82, 1.62, 8.08),
-        "Conv1d": (1.59, 1.09, 2.06),
-        "Conv2d": (1.59, 1.09, 2.06),
-        "Conv3d": (1.59, 1.09, 2.06),
+        "LSTM": (1.4, 0.98, 2.55),
+        "GRU": (3.98, 2.22, 16.51),
+        "RNN": (3.24, 1.63, 9.06),
+        "Conv1d": (1.62, 1.03, 2.24),
+        "Conv2d": (1.62, 1.03, 2.24),
+        "Conv3d": (1.62, 1.03, 2.24),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.59, 1.24, 2.24),

@@ -240,7 +240,7 @@ def loop_code(
 
 
 class _Copies:
-    """Contiguous copies of blocks, in memory that one thread uses for block after block; the first is largest."""
+    """Contiguous copies of blocks, in memory that is used again and again; the first block is the largest."""
 
     def __init__(self) -> None:
         self._memory: dict[int, Array] = {}
