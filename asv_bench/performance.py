@@ -3,9 +3,9 @@
     python -m xpgrad bench --json bench.json
     python asv_bench/performance.py bench.json
 
-Several files count as one run: peers may be measured in parts, on one machine. Each machine has its own page
-and a file of its ratios. From these files come the tables in docs/performance.md and the README. The prose
-around the marks is written by hand.
+Several files count as one run: peers may be measured in parts, on one machine. Of a group in several files
+the last one counts. Each machine has its own page and a file of its ratios. From these files come the tables
+in docs/performance.md and the README. The prose around the marks is written by hand.
 """
 
 import argparse

@@ -163,7 +163,10 @@ def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
 
 
 def merge(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Merge reports of several runs on one machine: all groups in order, with the highest rates."""
+    """Merge reports of several runs on one machine: all groups in order, with the highest rates.
+
+    Of a group in several reports the last one counts.
+    """
     machine = best(*(Rates(**report["rates"]) for report in reports))
     measured = max(report["measured"] for report in reports)
     merged = {
@@ -178,9 +181,9 @@ def merge(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         merged["missing"] |= report["missing"]
     there = merged["implementations"]
     merged["missing"] = {name: why for name, why in merged["missing"].items() if name not in there}
-    groups = [with_floors(group, machine) for report in reports for group in report["groups"]]
-    order = [group.title for group in GROUPS]
-    merged["groups"] = sorted(groups, key=lambda group: order.index(group["title"]))
+    groups = {group["title"]: group for report in reports for group in report["groups"]}
+    known = [groups[group.title] for group in GROUPS if group.title in groups]
+    merged["groups"] = [with_floors(group, machine) for group in known]
     return merged
 
 
