@@ -121,9 +121,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
     _STATES: ClassVar[tuple[str, ...]]  # the names of the states: one is a tensor, two are a tuple
     _STATE_OPERANDS: ClassVar[tuple[str, ...]] = ()  # the kernel's names for an LSTM's states
     _ORDER: ClassVar[tuple[str, ...]]  # the kernel's operands, without X and masks
-    _LOWERED: ClassVar[bool] = (
-        False  # whether results of PyTorch's have autocast's dtype on a CPU, as elsewhere
-    )
+    _LOWERED: ClassVar[bool] = False  # whether PyTorch's results have autocast's dtype on a CPU too
     _OPTIONS: ClassVar[tuple[str, ...]] = ("activations", "activation_alpha", "activation_beta")
     _MORE_OPTIONS: ClassVar[tuple[str, ...]] = ()  # PyTorch's options that set attributes of the kernel
     _read_options: ClassVar[Callable[[Any], tuple[Any, ...]]]  # reads the options without `_DRAWN`

@@ -40,7 +40,7 @@ _CELLS: _Table = {theirs: ours for theirs, ours in _ALL.items() if issubclass(th
 _CONVOLUTIONS = _drop_ins(convolution)
 # Replaced by default.
 _REPLACEMENTS = {theirs: ours for theirs, ours in _ALL.items() if theirs not in [*_ACTIVATIONS, *_CELLS]}
-# Where ours may be faster.
+# Elsewhere PyTorch's are faster.
 _OUR_DEVICES = ("cpu", "meta")
 _OURS = {ours: theirs for theirs, ours in _ALL.items()}
 
@@ -202,8 +202,8 @@ def swap(
     same objects, and run rows of many episodes with resets. Subclasses are not replaced, and neither are,
     with a warning, convolutions of complex numbers and modules to which a wrapper or a compiler has bound a
     function: swap first. In a model on a GPU, these layers stay PyTorch's, which are faster there. A
-    replacement keeps the parameter objects, the hooks and the training flag, so
-    optimizers keep working. A module that appears several times has one replacement.
+    replacement keeps the parameter objects, the hooks and the training flag, so optimizers keep working. A
+    module that appears several times has one replacement.
 
     Parameters
     ----------

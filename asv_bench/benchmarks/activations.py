@@ -1,6 +1,16 @@
 """Activations, softmax and losses: ours on NumPy and torch, and PyTorch's own kernels."""
 
-from xpgrad_bench.elementwise import ALONG_AXIS, LOGITS, LOSSES, POINTWISE, ROWS, SHAPES, Elementwise, Loss
+from xpgrad_bench.elementwise import (
+    ALONG_AXIS,
+    IMAGES,
+    LOGITS,
+    LOSSES,
+    POINTWISE,
+    ROWS,
+    SHAPES,
+    Elementwise,
+    Loss,
+)
 from xpgrad_bench.implementations import make
 
 from . import IMPLEMENTATIONS, OURS, ratio, settle
@@ -48,6 +58,19 @@ class ActivationStep:
 
     def time_step(self, shape, function, impl):
         self.run.step()
+
+
+class ImagesStep(ActivationStep):
+    """The same along the channels of images."""
+
+    params = ([*IMAGES], [*ALONG_AXIS], ["xpgrad-torch", "torch"])
+    param_names = SoftmaxBackward.param_names
+    shapes = IMAGES
+
+    @staticmethod
+    def kind(function, shape):
+        """The work."""
+        return Elementwise(function, shape, axis=1)
 
 
 class LossStep(ActivationStep):
