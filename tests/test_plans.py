@@ -704,3 +704,42 @@ def test_inputs_of_each_step_share_a_program_too(rng):
 
         compare(both(), without_plans(both), 1e-12)
     assert programs_made() == 4
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "conv"])
+def test_half_precision_runs_programs_of_float32(kind, dtype, rng):
+    """With results rounded once; also where parameters are joined, and where an argument is missing."""
+    torch = pytest.importorskip("torch", reason="torch not installed")
+    import xpgrad_torch
+
+    modules = {
+        "lstm": lambda: xpgrad_torch.LSTM(I, H, bidirectional=True),
+        "gru": lambda: xpgrad_torch.GRU(I, H, bias=False),
+        "conv": lambda: xpgrad_torch.Conv1d(I, H, 3),
+    }
+    module = modules[kind]().to(getattr(torch, dtype))
+    shape = (N, I, T) if kind == "conv" else (T, N, I)
+    X = torch.from_numpy(rng.normal(size=shape)).to(getattr(torch, dtype)).requires_grad_()
+    wide = modules[kind]()
+    wide.load_state_dict(module.state_dict())
+
+    def output(module, X):
+        return module(X) if kind == "conv" else module(X)[0]
+
+    for _ in range(2):
+        Y = output(module, X)
+        grads = torch.autograd.grad(Y, [X, *module.parameters()], torch.ones_like(Y))
+        assert programs_made() == 2
+        exact = output(wide, X.float())
+        assert torch.equal(Y, exact.to(Y.dtype))
+        expected = torch.autograd.grad(exact, [X, *wide.parameters()], torch.ones_like(exact))
+        for a, b in zip(grads, expected, strict=True):
+            assert a.dtype == Y.dtype
+            allowed = 8 * torch.finfo(Y.dtype).eps * float(b.abs().max())
+            torch.testing.assert_close(a.float(), b.float(), rtol=0, atol=allowed)
+
+
+def test_values_beyond_half_precision_are_infinite(rng):
+    X, W = np.full((1, 64, 4), 100, "float16"), np.full((2, 64, 1), 100, "float16")
+    assert np.isinf(xpgrad.conv(X, W)).all()

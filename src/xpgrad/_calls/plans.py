@@ -13,12 +13,13 @@ and these a `Program`. The first call and all later ones end in `Program.run`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from xpgrad import engine as engines
 from xpgrad._calls.adapter_calls import PLAIN, Foreign
@@ -56,6 +57,7 @@ _known = CallCache()
 recording_for_host: ContextVar[Callable[..., Any] | None] = ContextVar("xpgrad_recording", default=None)
 """Takes the calls in the place of the engine while a host's program is written (`host_programs.py`)."""
 _NEW = object()
+_HALF = ("float16", "bfloat16")
 _CONSTANT = {type(None), bool, int, str, frozenset}  # kinds of options that stay what they are
 
 
@@ -198,6 +200,8 @@ def planned(
         [x for name, array in given.items() for x in joined.get(name, (array,))] if joined else given.values()
     )
     look = None if engine is None else engine.look(flat)
+    if engine is not None and look is None and (xp := _half_precision(engine, flat)) is not None:
+        return _in_float32(xp, engine, operation, arrays, options, joined)
     if engine is None or look is None:
         if (tracing := engines.traced_by(given.values())) is not None:
             kernel = TracedKernel(compute, operator, options)
@@ -230,6 +234,37 @@ def planned(
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))
+
+
+def _half_precision(engine: Adapter, arrays: Collection[Any]) -> Any:
+    """The namespace of arrays in one dtype of half precision that the engine computes with; else None."""
+    dtype = next(iter(arrays)).dtype
+    if str(dtype).rpartition(".")[2] not in _HALF or any(array.dtype != dtype for array in arrays):
+        return None
+    xp = array_namespace(next(iter(arrays)))
+    return xp if engine.takes(xp, list(arrays)) else None
+
+
+def _in_float32(
+    xp: Any, engine: Adapter, operation: Operation, arrays: Mapping[str, Any], options: Mapping[str, Any],
+    joined: Mapping[str, Sequence[Any]],
+) -> Any:  # fmt: skip
+    """The result of a call in half precision: of a program in float32, rounded once."""
+    dtype = next(x.dtype for name, x in arrays.items() if x is not None and name != "sequence_lens")
+
+    def rounded(result: Any) -> Any:
+        if isinstance(result, tuple):
+            return tuple(map(rounded, result))
+        return result if result is None else xp.astype(result, dtype)
+
+    wide = {
+        name: x if x is None or name == "sequence_lens" else xp.astype(x, xp.float32)
+        for name, x in arrays.items()
+    }
+    parts = {name: [xp.astype(x, xp.float32) for x in each] for name, each in joined.items()}
+    results = planned(operation, wide, options, Foreign(joined=parts))
+    with engine.quiet():  # values too large or small for half precision become inf or 0
+        return results._make(map(rounded, results))
 
 
 def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:
