@@ -13,4 +13,4 @@ export HOME=$home OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 XPGRAD_BENCH_SMOKE=1
 
 "$python" -m asv machine --yes > /dev/null
 "$python" -m asv run --environment "existing:$python" --launch-method forkserver \
-    --quick --show-stderr --dry-run --bench "50x32x64x64|'1k', 'gelu'|'8x125'|depthwise 3|64 of 4"
+    --quick --show-stderr --dry-run --bench "50x32x64x64|'1k', 'gelu'|'8x125'|'2x5x10'|depthwise 3|64 of 4"

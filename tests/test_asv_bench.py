@@ -34,7 +34,8 @@ finally:
 
 KINDS = {"time", "peakmem", "track"}
 SMALL = {"small": (5, 3, 4, 6)}
-SMOKED = {"50x32x64x64", "1k", "8x125", "depthwise 3", "64 of 4"}  # parts of names: what smoke.sh runs
+# parts of names: what smoke.sh runs
+SMOKED = {"50x32x64x64", "1k", "8x125", "2x5x10", "depthwise 3", "64 of 4"}
 SMALL_CONVOLUTION = convolutions.Convolution(2, 4, (6, 5), 6, 3, 2, 1, 2)
 
 
