@@ -41,15 +41,21 @@ _IMAGES = [
 ]
 
 
+def _wait() -> None:
+    """Wait until the GPU is idle, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def medians(works: list[Callable[[], Any]], turns: int = 9) -> list[float]:
     """The milliseconds of each work; the first two turns count for nothing."""
     times: list[list[float]] = [[] for _ in works]
     for turn in range(turns + 2):
         for work, own in zip(works, times, strict=True):
-            torch.cuda.synchronize()
+            _wait()
             start = time.perf_counter()
             work()
-            torch.cuda.synchronize()
+            _wait()
             if turn > 1:
                 own.append(1e3 * (time.perf_counter() - start))
     return [statistics.median(own) for own in times]

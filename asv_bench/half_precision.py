@@ -5,15 +5,13 @@
 Each figure is the median of interleaved steps: forward, and backward for all gradients.
 """
 
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 import xpgrad_torch
+from gpu import medians, step
 from xpgrad.cli.console import Progress, table
 from xpgrad.cli.info import read_cpu
 
@@ -25,31 +23,6 @@ _LAYERS: list[tuple[str, tuple[int, ...], dict[str, Any], tuple[int, ...]]] = [
     ("Conv2d", (96, 96, 3), {"padding": 1, "groups": 96}, (8, 96, 28, 28)),
     ("Conv1d", (64, 64, 7), {"padding": 3}, (8, 64, 500)),
 ]
-_TURNS = 15
-
-
-def step(layer: nn.Module, X: torch.Tensor) -> Callable[[], Any]:
-    """A function that runs a layer forward and backward."""
-    leaves = [X, *layer.parameters()]
-
-    def run() -> Any:
-        outputs = layer(X)
-        Y = outputs[0] if isinstance(outputs, tuple) else outputs
-        return torch.autograd.grad(Y, leaves, torch.ones_like(Y))
-
-    return run
-
-
-def medians(steps: list[Callable[[], Any]]) -> list[float]:
-    """The milliseconds of each step; the first two turns count for nothing."""
-    times: list[list[float]] = [[] for _ in steps]
-    for turn in range(_TURNS + 2):
-        for run, own in zip(steps, times, strict=True):
-            start = time.perf_counter()
-            run()
-            if turn > 1:
-                own.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(own) for own in times]
 
 
 def main() -> None:

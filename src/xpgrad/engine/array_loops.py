@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled.machine import Machine
+from xpgrad.engine.compiled.records import MOST_ROWS
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process.memory import COMPUTED, address_of, name_of, new_array
@@ -26,7 +27,7 @@ from xpgrad.engine.process.settings import jit_enabled
 _LEAST_COPIED, _MOST_COPIED = 1 << 14, 1 << 17
 _ROWS_ELEMENTS = 16384  # of a block of neighbouring rows: they stay in the cache from pass to pass
 _NUMPY_BLOCK = 32768  # larger for NumPy: between two of its functions threads wait for the interpreter lock
-_LEAST_ROWS, _MOST_ROWS = 128, 512  # neighbouring rows in a block: `native_columns` has room for the most
+_LEAST_ROWS = 128  # neighbouring rows in a block
 _SHORT = 32  # elements of a row for which a loop over rows is slower than copies
 _FEW = 4096  # elements for which a processor predicts most branches
 
@@ -140,18 +141,15 @@ def _elementwise_in_order(
     given = [array for array in inputs if array is not None]
     each = [array for array in given if array.size != 1 or array.shape == shape]
     plain = all(array.shape == shape and _is_plain(array) for array in (*each, out))
-    if compiling and plain:
-        code = loop_code(formula, kinds, replaced, out.dtype.name)
-        views = [array.reshape(-1) for array in given]
-        if replaced is None:
-            views.append(out.reshape(-1))
-        machine.deal_compiled(out.size, out.size, code, (), views, numbers)
-    elif compiling and (rows := _as_rows(inputs, out)) is not None:
-        width, forms, views = rows
+    loop = None
+    if compiling:
+        loop = ((), kinds, [array.reshape(-1) for array in given]) if plain else _as_rows(inputs, out)
+    if loop is not None:
+        sizes, forms, views = loop
         code = loop_code(formula, forms, replaced, out.dtype.name)
         if replaced is None:
             views.append(out.reshape(-1))
-        machine.deal_compiled(out.size // width, out.size, code, (width,), views, numbers)
+        machine.deal_compiled(out.size // prod(sizes), out.size, code, sizes, views, numbers)
     else:
         blocks: list[Array | None] = [
             x if x is None else x.reshape(-1) if plain or kind == "one" else _at_shape(x, shape)
@@ -163,8 +161,10 @@ def _elementwise_in_order(
     return out
 
 
-def _as_rows(inputs: Operands, out: Array) -> tuple[int, tuple[str | None, ...], list[Array]] | None:
-    """The inputs as arrays of rows: the rows' width, and a form and a view or a small copy of each input.
+def _as_rows(
+    inputs: Operands, out: Array
+) -> tuple[tuple[int, ...], tuple[str | None, ...], list[Array]] | None:
+    """The inputs as arrays of rows: (their width,), and a form and a view or a small copy of each input.
 
     An input has an element for each of the result's, or one for each row, or for each column. None if an
     input is none of these, as a mean's cotangent in the middle of the axes, or rows are short.
@@ -184,7 +184,7 @@ def _as_rows(inputs: Operands, out: Array) -> tuple[int, tuple[str | None, ...],
         }
         pairs = zip(whole, forms, strict=True)
         few = [x[corners[form]] for x, form in pairs if x is not None and form is not None]
-        return width, tuple(forms), [np.ascontiguousarray(x).reshape(-1) for x in few]
+        return (width,), tuple(forms), [np.ascontiguousarray(x).reshape(-1) for x in few]
     return None
 
 
@@ -403,7 +403,7 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
 def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:
     """How many of B neighbouring rows are a block: they fit a cache, and all threads have blocks."""
     each = -(-B // -(-machine.parts(A * n * B) // A))  # of neighbours for a thread
-    return min(B, max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_ELEMENTS // n, each)))
+    return min(B, max(_LEAST_ROWS, min(MOST_ROWS, _ROWS_ELEMENTS // n, each)))
 
 
 def _row_code(

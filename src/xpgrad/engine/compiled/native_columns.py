@@ -18,11 +18,9 @@ from xpgrad.engine.compiled.llvm_code import loop as loop_over
 from xpgrad.engine.compiled.llvm_code import variable
 from xpgrad.engine.compiled.native_arrays import REDUCTIONS, Pass, RowsLoop
 from xpgrad.engine.compiled.native_loops import Reduction, Vectors
+from xpgrad.engine.compiled.records import MOST_ROWS
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.translate import Code, Intrinsic
-
-MOST_ROWS = 512
-"""The most rows of a block."""
 
 
 def column_loop(loop: RowsLoop, real: type[np.floating]) -> Any:
