@@ -9,7 +9,10 @@ He and others, "Deep residual learning" (2015). Simonyan and Zisserman, "Very de
 (2014). Howard and others, "Searching for MobileNetV3" (2019). Liu and others, "A ConvNet for the 2020s"
 (2022). Radford, Metz and Chintala, "Unsupervised representation learning" (2015), for DCGAN. Ronneberger,
 Fischer and Brox, "U-Net" (2015). Luo and Mesgarani, "Conv-TasNet" (2018). Kong, Kim and Bae, "HiFi-GAN"
-(2020). Baevski and others, "wav2vec 2.0" (2020). Fawaz and others, "InceptionTime" (2019).
+(2020). Baevski and others, "wav2vec 2.0" (2020). Fawaz and others, "InceptionTime" (2019). Krizhevsky, "One
+weird trick for parallelizing convolutional neural networks" (2014), for AlexNet. Chen and others, "Rethinking
+atrous convolution" (2017), for DeepLabV3. Ballé and others, "Variational image compression with a scale
+hyperprior" (2018).
 """
 
 from collections.abc import Iterator
@@ -23,10 +26,12 @@ def _images(
     stride: int = 1,
     group: bool = False,
     transposed: bool = False,
+    dilation: int = 1,
 ) -> Iterator[Convolution]:
     """Convolutions of square images, from (C, size, O, kernel, pad)."""
     for C, size, O, kernel, pad in layers:
-        yield Convolution(N, C, (size, size), O, kernel, stride, pad, C if group else 1, transposed)
+        groups = C if group else 1
+        yield Convolution(N, C, (size, size), O, kernel, stride, pad, groups, transposed, dilation=dilation)
 
 
 def _pointwise(N: int, *layers: tuple[int, int, int], stride: int = 1) -> Iterator[Convolution]:
@@ -104,6 +109,20 @@ NETWORKS: dict[str, tuple[Convolution, ...]] = {
         *_images(16, (128, 16, 64, 4, 1), (64, 32, 3, 4, 1), stride=2, transposed=True),
     ),
     "MNIST network (64 x 28)": (*_images(64, (1, 28, 32, 3, 0), (32, 26, 64, 3, 0)),),
+    "AlexNet": (
+        *_images(8, (3, 224, 64, 11, 2), stride=4),
+        *_images(8, (64, 27, 192, 5, 2), (192, 13, 384, 3, 1), (384, 13, 256, 3, 1), (256, 13, 256, 3, 1)),
+    ),
+    "DeepLabV3 (2 x 257)": (
+        *_images(2, (256, 33, 256, 3, 2), dilation=2),
+        *_images(2, (512, 33, 512, 3, 4), dilation=4),
+        *_images(2, (2048, 33, 256, 3, 12), dilation=12),
+        *_images(2, (2048, 33, 256, 3, 24), dilation=24),
+    ),
+    "Image compression (4 x 256)": (
+        *_images(4, (3, 256, 128, 5, 2), (128, 128, 128, 5, 2), (128, 64, 128, 5, 2), stride=2),
+        *_images(4, (128, 32, 192, 5, 2), stride=2),
+    ),
     "U-Net (4 x 256)": (
         *_images(4, (3, 256, 32, 3, 1), (32, 256, 32, 3, 1), (64, 128, 64, 3, 1), (128, 64, 128, 3, 1)),
         *_images(4, (256, 32, 256, 3, 1)),
