@@ -23,13 +23,17 @@ from xpgrad_bench.timing import in_turns
 
 
 class Sweep(NamedTuple):
-    """Convolutions (X's shape, W's shape, group), by one size that varies; all have the same strides."""
+    """Convolutions (X's shape, W's shape, group), by one size that varies; all have the same strides.
+
+    If it is `dilated`, the size is the dilation.
+    """
 
     title: str
     varies: str
     methods: tuple[str, ...]
     cases: dict[int, tuple[tuple[int, ...], tuple[int, ...], int]]
     strides: int = 1
+    dilated: bool = False
 
 
 SWEEPS = (
@@ -66,14 +70,27 @@ SWEEPS = (
     Sweep(
         "3 x 3: N, C, O = 8, 64, 64",
         "size",
-        ("winograd", "taps", "shifted", "patches"),
-        {s: ((8, 64, s, s), (64, 64, 3, 3), 1) for s in (3, 4, 5, 6, 7, 10, 14, 28)},
+        ("winograd", "taps", "shifted", "patches", "clipped"),
+        {s: ((8, 64, s, s), (64, 64, 3, 3), 1) for s in (2, 3, 4, 5, 6, 7, 10, 14, 28)},
     ),
     Sweep(
         "3 x 3: C, size, O = 256, 7, 256",
         "images",
         ("winograd", "taps", "shifted", "patches"),
         {n: ((n, 256, 7, 7), (256, 256, 3, 3), 1) for n in (1, 2, 4, 8, 16, 32)},
+    ),
+    Sweep(
+        "5 x 5: N, size = 8, 14; C = O",
+        "channels",
+        ("winograd", "taps", "shifted", "patches"),
+        {c: ((8, c, 14, 14), (c, c, 5, 5), 1) for c in (4, 8, 12, 16, 24, 32, 64, 128)},
+    ),
+    Sweep(
+        "3 x 3: N, C, size, O = 4, 128, 33, 128",
+        "dilation",
+        ("winograd", "taps", "shifted", "patches", "clipped"),
+        dict.fromkeys((1, 2, 4, 6, 12, 18, 24), ((4, 128, 33, 33), (128, 128, 3, 3), 1)),
+        dilated=True,
     ),
     Sweep(
         "7 taps: N, size = 8, 128; C = O",
@@ -98,6 +115,13 @@ SWEEPS = (
         "channels",
         ("patches", "taps"),
         {c: ((8, c, 28, 28), (2 * c, c, 3, 3), 1) for c in (8, 16, 32, 64, 128)},
+        2,
+    ),
+    Sweep(
+        "5 x 5 at stride 2: N, C, O = 8, 64, 128",
+        "size",
+        ("winograd", "patches", "taps"),
+        {s: ((8, 64, s, s), (128, 64, 5, 5), 1) for s in (7, 8, 14, 16, 28, 32, 56)},
         2,
     ),
     Sweep(
@@ -130,8 +154,12 @@ def measure(sweep, seconds):
     """{size: ({method: milliseconds}, the rule's choice)}."""
     rows = {}
     for size, (X, W, group) in sweep.cases.items():
-        attributes = {"pads": [(k - 1) // 2 for k in W[2:]], "strides": sweep.strides, "group": group}
-        geometry = conv_geometry("sweep", X, W, dilations=1, auto_pad="NOTSET", **attributes)
+        dilation = size if sweep.dilated else 1
+        attributes = {
+            "pads": [dilation * (k - 1) // 2 for k in W[2:]], "dilations": dilation,
+            "strides": sweep.strides, "group": group,
+        }  # fmt: skip
+        geometry = conv_geometry("sweep", X, W, auto_pad="NOTSET", **attributes)
         x, w, dy = make(X), make(W), make(geometry.output_shape)
 
         def step(method, x=x, w=w, dy=dy, attributes=attributes):
@@ -164,7 +192,7 @@ def draw(results, path):
     import matplotlib.pyplot as plt
 
     colours = dict(zip(METHODS, plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
-    figure, axes = plt.subplots(3, -(-len(results) // 3), figsize=(15, 10), layout="constrained")
+    figure, axes = plt.subplots(3, -(-len(results) // 3), figsize=(19, 10), layout="constrained")
     for axis in axes.flat[len(results) :]:
         axis.axis("off")
     for axis, (sweep, rows) in zip(axes.flat, results, strict=False):

@@ -78,6 +78,16 @@ CASES = {
     "4x4": Case((2, 3, 9, 14), (5, 3, 4, 4), {"strides": 2, "pads": 1}),
     "4x4-asymmetric": Case((3, 2, 20, 11), (4, 2, 4, 4), {"strides": 2, "pads": [3, 1, 0, 2]}),
     "4x4-wide": Case((1, 2, 6, 150), (3, 2, 4, 4), {"strides": 2, "pads": 1}),
+    "4x4-filled-up": Case((2, 3, 11, 14), (4, 3, 3, 2), {"strides": 2, "pads": [1, 0, 1, 2]}),
+    "3x3-dilated": Case((2, 3, 13, 16), (5, 3, 3, 3), {"dilations": [2, 3], "pads": [2, 3, 1, 4]}),
+    "3x3-far-apart": Case((1, 2, 5, 4), (3, 2, 3, 3), {"dilations": [4, 5], "pads": [4, 6, 5, 5]}),
+    "5x5": Case((2, 3, 9, 14), (6, 3, 5, 5), {"pads": 2}),
+    "5x5-asymmetric": Case((3, 2, 11, 6), (4, 2, 5, 5), {"pads": [0, 3, 4, 1]}),
+    "5x5-filled-up": Case((2, 3, 10, 7), (4, 3, 2, 4), {"pads": [1, 2, 2, 0]}),
+    "5x5-dilated": Case((3, 2, 15, 12), (4, 2, 4, 5), {"dilations": [3, 2], "pads": [5, 3, 2, 4]}),
+    "5x5-volume": Case((2, 2, 4, 7, 6), (3, 2, 2, 5, 4), {"pads": [1, 2, 0, 1, 2, 3]}),
+    "6x6": Case((2, 3, 13, 18), (4, 3, 6, 6), {"strides": 2, "pads": [1, 3, 2, 1]}),
+    "6x6-filled-up": Case((2, 3, 14, 15), (5, 3, 5, 5), {"strides": 2, "pads": 2}),
     "row-of-3": Case((2, 3, 23), (5, 3, 3), {"pads": [1, 2]}),
     "row-of-4": Case((3, 2, 17), (4, 2, 4), {"pads": [0, 2]}),
     "row-of-pieces": Case((3, 4, 70), (5, 4, 11), {"pads": [7, 4]}),
@@ -89,6 +99,7 @@ CASES = {
     "strides": Case((3, 4, 9, 8), (6, 2, 3, 2), {"strides": [2, 3], "pads": [1, 0, 2, 1], "group": 2}),
     "unread-end": Case((2, 3, 10, 11), (2, 3, 2, 3), {"strides": [3, 4]}),
     "dilations": Case((2, 4, 9, 10), (6, 4, 3, 3), {"strides": [2, 1], "dilations": [3, 2], "pads": 2}),
+    "padding-alone": Case((2, 3, 1, 5), (4, 3, 1, 2), {"strides": [4, 1], "pads": [3, 0, 1, 0]}),
     "stride-over-kernel": Case((2, 3, 11, 9), (4, 3, 2, 1), {"strides": [4, 3]}),
     "1d": Case((4, 6, 13), (4, 3, 4), {"strides": 2, "dilations": 2, "pads": [3, 1], "group": 2}),
     "3d": Case((2, 4, 5, 6, 4), (6, 2, 2, 3, 2), {"strides": [2, 1, 2], "pads": [1, 0, 1], "group": 2}),
@@ -100,6 +111,33 @@ CASES = {
     "large": Case((2, 3, 19, 24), (4, 3, 9, 12), {"pads": [4, 5, 3, 6]}),
     "large-groups": Case((2, 4, 40), (6, 2, 21), {"pads": 10, "group": 2}),
 }
+
+
+@st.composite
+def squares(draw: st.DrawFn) -> Case:
+    """Winograd's filtering along two axes: kernels of 2 to 6 taps, dilations, strides of 2, volumes."""
+    stride, is_volume = draw(st.sampled_from([1, 1, 2])), draw(st.booleans())
+    n = 2 + is_volume
+    first = draw(st.integers(1, 3)) if is_volume else 1
+
+    def sizes(least: int, most: int) -> list[int]:
+        return draw(st.lists(st.integers(least, most), min_size=2, max_size=2))
+
+    begin, end, beyond = sizes(0, 5), sizes(0, 5), sizes(0, 12)
+    kernel = sizes(2, 5 if stride == 1 or any(b % 2 == 0 for b in begin) else 6)
+    dilations = sizes(1, 4) if stride == n - 1 == 1 else [1, 1]
+    size = [
+        max(1, (k - 1) * d + 1 - b - e) + more
+        for k, d, b, e, more in zip(kernel, dilations, begin, end, beyond, strict=True)
+    ]
+    attributes = {"strides": [stride] * 2, "pads": [*begin, *end], "dilations": dilations}
+    if is_volume:
+        pad = draw(st.integers(0, first - 1))
+        size, kernel = [draw(st.integers(first, 5)), *size], [first, *kernel]
+        pads = [pad, *begin, pad, *end]
+        attributes = {"strides": [1, stride, stride], "pads": pads, "dilations": [1, *dilations]}
+    N, C, O = (draw(st.integers(1, most)) for most in (3, 4, 4))
+    return Case((N, C, *size), (O, C, *kernel), attributes, seed=draw(st.integers(0, 10**6)))
 
 
 @st.composite

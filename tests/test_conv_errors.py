@@ -62,7 +62,7 @@ EVERYWHERE = [
     ({"group": 1.0}, TypeError, "group is 1.0 of type float"),
     ({"method": "gemm"}, ValueError, "method is 'gemm', expected one of 'auto', 'pointwise'"),
     ({"method": "pointwise"}, ValueError, r"method is 'pointwise', .*: the kernel has shape \(3, 2\)"),
-    ({"method": "winograd"}, ValueError, r"method is 'winograd', .*: the kernel has shape \(3, 2\)"),
+    ({"method": "winograd", "strides": [1, 2]}, ValueError, r"'winograd', .*: .* strides are \(1, 2\)"),
     ({"X": np.ones((2, 4))}, ValueError, r"X has 2 dimensions with shape \(2, 4\), expected at least 3"),
     ({"W": np.ones((6, 4, 3))}, ValueError, "W has 3 dimensions .*, expected X's 4"),
     ({"X": np.ones((2, 4, 0, 6))}, ValueError, r"X has shape \(2, 4, 0, 6\), expected spatial dimensions of"),
@@ -183,8 +183,9 @@ def test_methods_refuse_what_they_cannot_compute(
     method: str, kernel: int, attributes: dict[str, Any]
 ) -> None:
     W = np.ones((6, 4 // attributes.get("group", 1), kernel, kernel))
-    possible = {("fft", "group"), ("pointwise", "group"), ("pointwise", "dilations")}
-    if (method, *attributes) in possible:
+    possible = [("fft", {"group": 2}), ("pointwise", {"group": 2}), ("pointwise", {"dilations": 2}),
+                ("winograd", {"strides": 2}), ("winograd", {"dilations": 2})]  # fmt: skip
+    if (method, attributes) in possible:
         assert xpgrad.conv(X, W, method=method, **attributes).shape[1] == 6
     else:
         with pytest.raises(

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import xpgrad
-from backends import BACKENDS, Backend
-from conv_cases import CASES, Case, geometries
+from backends import BACKENDS, Backend, without_programs
+from conv_cases import CASES, Case, geometries, squares
 from xpgrad._conv.choice import METHODS
 from xpgrad.testing import assert_close, check_vjp, conv_grad_reference, conv_reference
 
@@ -21,7 +21,7 @@ COMBINED = [
     (method, name)
     for method in METHODS
     for name, case in CASES.items()
-    if (method != "winograd" or name.startswith(("3x3", "4x4", "row")))
+    if (method != "winograd" or name.startswith(("3x3", "4x4", "5x5", "6x6", "row")))
     and (method != "pointwise" or name in POINTWISE)
     and (method != "fft" or not {"strides", "dilations"} & set(case.attributes))
 ]
@@ -51,14 +51,28 @@ def test_every_method_is_the_direct_sum(method: str, name: str, backend: Backend
             )
 
 
-def test_winograd_is_the_direct_sum() -> None:
-    """Each of its cases, in each suite."""
-    for name in (name for method, name in COMBINED if method == "winograd"):
+@pytest.mark.parametrize("method", ["winograd", "clipped"])
+def test_each_case_is_the_direct_sum(method: str) -> None:
+    """In each suite, for the methods that treat many geometries in their own way."""
+    for name in (name for one, name in COMBINED if one == method):
         case = CASES[name]
         arrays = case.arrays()
         expected = case.expected(arrays)
-        for label, actual in results(arrays, method="winograd", **case.attributes).items():
+        for label, actual in results(arrays, method=method, **case.attributes).items():
             assert_close(actual, expected[label], rtol=1e-12, label=f"{name} {label}")
+
+
+@settings(max_examples=60)
+@given(squares())
+def test_random_squares_by_winograd(case: Case) -> None:
+    """In programs, and without."""
+    arrays = case.arrays()
+    expected = case.expected(arrays)
+    for label, actual in results(arrays, method="winograd", **case.attributes).items():
+        assert_close(actual, expected[label], rtol=1e-12, label=label)
+    with without_programs():
+        for label, actual in results(arrays, method="winograd", **case.attributes).items():
+            assert_close(actual, expected[label], rtol=1e-12, label=label)
 
 
 def test_the_cases_reach_every_method() -> None:
@@ -101,7 +115,7 @@ def test_transposed_by_the_direct_sum(name: str, backend: Backend) -> None:
 
 
 @settings(max_examples=150)
-@given(geometries(), st.sampled_from(["auto", "shifted", "patches", "taps"]))
+@given(geometries(), st.sampled_from(["auto", "shifted", "patches", "clipped", "taps"]))
 def test_random_geometries_against_autograd(case: Case, method: str) -> None:
     torch = pytest.importorskip("torch")
     arrays = case.arrays()

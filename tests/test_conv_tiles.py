@@ -264,20 +264,21 @@ def test_shares_of_blocks_are_added_up(count: int, rng: np.random.Generator) -> 
         np.testing.assert_array_equal(total, factor * rows.sum(axis=0))
 
 
+@pytest.mark.parametrize("scheme", DENSE.values())
 @pytest.mark.parametrize("size", [(5, 7), (9, 70), (6, 259), (3, 256)])
-def test_windows_of_wide_images(size: tuple[int, int], rng: np.random.Generator) -> None:
+def test_windows_of_wide_images(scheme: Scheme, size: tuple[int, int], rng: np.random.Generator) -> None:
     """Several vectors and sets in a row; nothing beside the results is written."""
     X = rng.normal(size=(2, 3, *size))
     places = windows.Windows(4, (1, 1), -(-size[0] // 4), -(-size[1] // 4))
     count = 2 * places.rows * places.columns
-    M = np.full((36, 3, count + 5), 7.0)
-    NumpyEngine().from_windows(X, places, DENSE.window, M[..., :count])
-    np.testing.assert_allclose(M[..., :count], windows.from_windows(np, X, places, DENSE.window), atol=1e-12)
+    M = np.full((scheme.points, 3, count + 5), 7.0)
+    NumpyEngine().from_windows(X, places, scheme.window, M[..., :count])
+    np.testing.assert_allclose(M[..., :count], windows.from_windows(np, X, places, scheme.window), atol=1e-12)
     assert np.all(M[..., count:] == 7)
     Y, B = np.full((2, 4, size[0] + 1, size[1] + 6), 7.0), rng.normal(size=3)
     part = Y[:, :3, : size[0], : size[1]]
-    NumpyEngine().to_windows(M[..., :count], places, DENSE.tile, B, part.shape, part)
-    expected = windows.to_windows(np, M[..., :count], places, DENSE.tile, B, (2, 3, *size))
+    NumpyEngine().to_windows(M[..., :count], places, scheme.tile, B, part.shape, part)
+    expected = windows.to_windows(np, M[..., :count], places, scheme.tile, B, (2, 3, *size))
     np.testing.assert_allclose(part, expected, atol=1e-11)
     part[...] = 7
     assert np.all(Y == 7)
@@ -333,7 +334,7 @@ def test_kernels_are_read_where_they_are(rng: np.random.Generator) -> None:
         np.moveaxis(W[:, :, 0], 1, 3).copy().swapaxes(1, 3),
     ):
         image = kernels[None].transpose(0, 1, 3, 2, 4)
-        places, transform = windows.Windows(3, (0, 0), 1, image.shape[3]), DENSE.back_kernel
+        places, transform = windows.Windows(3, (0, 0), 1, image.shape[3]), DENSE[3].back_kernel
         expected = windows.from_windows(np, image, places, transform)
         found = NumpyEngine().from_windows(image, places, transform)
         np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -368,10 +369,11 @@ def test_patches_and_their_sums(
         np.testing.assert_allclose(found, before + sums, atol=1e-12)
 
 
+@pytest.mark.parametrize("scheme", STRIDED.values())
 @pytest.mark.parametrize("name", ["window", "back_window"])
-def test_windows_of_volumes_and_phases(name: str, rng: np.random.Generator) -> None:
+def test_windows_of_volumes_and_phases(name: str, scheme: Scheme, rng: np.random.Generator) -> None:
     """Slice by slice, of several volumes; each phase behind the other."""
-    transform, side = getattr(STRIDED, name), {"window": 8, "back_window": 4}[name]
+    transform, side = getattr(scheme, name), {"window": 8, "back_window": 4}[name]
     X = rng.normal(size=(3, 2, 5, 9, 21))
     places = windows.Windows(side, (1, 1), -(-9 // side), -(-21 // side), slices=5)
     expected = windows.from_windows(np, X, places, transform)
@@ -381,10 +383,11 @@ def test_windows_of_volumes_and_phases(name: str, rng: np.random.Generator) -> N
     assert np.all(M[..., -3:] == 7)
 
 
+@pytest.mark.parametrize("scheme", STRIDED.values())
 @pytest.mark.parametrize("name", ["tile", "back_tile"])
-def test_volumes_of_windows(name: str, rng: np.random.Generator) -> None:
+def test_volumes_of_windows(name: str, scheme: Scheme, rng: np.random.Generator) -> None:
     """Nothing beside the results is written."""
-    transform, shape = getattr(STRIDED, name), (3, 2, 5, 9, 21)
+    transform, shape = getattr(scheme, name), (3, 2, 5, 9, 21)
     places = windows.Windows(0, (0, 0), -(-9 // transform.made), -(-21 // transform.made), slices=5)
     M, B = rng.normal(size=transform.shape(2, 15 * places.rows * places.columns)), rng.normal(size=2)
     Y = np.full((3, 3, 5, 10, 23), 7.0)

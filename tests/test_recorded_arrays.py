@@ -37,6 +37,9 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "one dimension": ((3, 4, 7), (8, 4, 3), {"auto_pad": "SAME_UPPER", "strides": 2}),
     "row": ((3, 4, 70), (6, 4, 7), {"pads": 3}),
     "dilated row": ((3, 4, 31), (6, 4, 5), {"dilations": 2, "pads": (4, 3)}),
+    "dilated image": ((3, 4, 9, 11), (6, 4, 3, 3), {"dilations": (2, 3), "pads": (2, 3)}),
+    "wide kernels": ((3, 4, 9, 11), (6, 4, 5, 5), {"pads": 2}),
+    "wide kernels, strides": ((3, 4, 13, 11), (6, 4, 5, 5), {"pads": 2, "strides": 2}),
     "three dimensions": ((2, 4, 5, 4, 3), (8, 4, 3, 2, 2), {"pads": 1, "strides": (2, 1, 1)}),
 }
 

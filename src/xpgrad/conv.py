@@ -129,8 +129,8 @@ def conv(
         SAME pads to an output of ceil(size / stride) elements, with an odd zero at the end (UPPER) or at the
         beginning (LOWER); VALID does not pad. Both replace `pads`, which then must be 0.
     method : str
-        The algorithm: "pointwise", "winograd", "patches", "shifted", "taps" or "fft". ``"auto"`` chooses by a
-        cost rule.
+        The algorithm: "pointwise", "winograd", "patches", "clipped", "shifted", "taps" or "fft". ``"auto"``
+        chooses by a cost rule.
 
     Returns
     -------
@@ -500,7 +500,7 @@ class _Sums:
         """One of the three sums, of this shape."""
 
         def compute(engine: Engine, *arrays: Any) -> Any:
-            method = choose(self._operator, self._name, engine, geometry)
+            method = choose(self._operator, self._name, engine, geometry, sums)
             return getattr(method, sums)(engine, geometry, *arrays)
 
         return self._engine.whole(compute, arrays, shape, (sums, self._name, geometry))

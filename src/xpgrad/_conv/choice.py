@@ -7,10 +7,12 @@ For each of the three sums of a call, the rule takes the first method that fits.
 2. ``fft`` if it is possible and costs less than the direct sum;
 3. ``taps`` for few channels: C * O at most 64 with compiled loops, else at most 4;
 4. ``winograd`` if it is possible and costs less than the direct sum;
-5. with compiled loops the cheapest of ``taps``, ``patches`` and ``pointwise``. ``taps`` copies no patches,
-   but packs weights slowly and wastes parts of tiles if rows are short; ``pointwise`` copies nothing, but
-   wastes the rest of a vector behind each image;
-6. ``shifted`` from 8 input channels on, enough for a product at each tap;
+5. with compiled loops the cheapest of ``taps``, ``patches``, ``clipped`` and ``pointwise``. ``taps`` copies
+   no patches, but packs weights slowly and wastes parts of tiles if rows are short; ``clipped`` does not
+   multiply padding, but has a product for each tap; ``pointwise`` copies nothing, but wastes the rest of a
+   vector behind each image;
+6. from 8 input channels on, enough for a product at each tap, ``clipped`` if a fifth of the multiplications
+   is padding, else ``shifted``;
 7. else ``patches``.
 
 On a GPU, each operation costs a launch: ``patches`` has the fewest, and takes the place of 3, 4 and 6.
@@ -25,6 +27,7 @@ from math import log2, prod
 from operator import itemgetter
 from typing import NamedTuple
 
+from xpgrad._conv.clipped import Clipped, multiplications_inside
 from xpgrad._conv.fourier import Fourier, spectrum_shape
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, kept
@@ -33,21 +36,17 @@ from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
 from xpgrad._conv.winograd import Winograd
-from xpgrad._conv.winograd_sizes import (
-    elements_added,
-    elements_of_windows,
-    of_images,
-    points_of_kernels,
-    points_of_products,
-    takes_rows,
-    tiles_of_images,
-)
+from xpgrad._conv.winograd_sizes import WindowSums, of_images, points_of_kernels, takes_rows
 from xpgrad._operators.arguments import check_choice
 from xpgrad.engine.protocol import Engine
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (Pointwise(), Winograd(), Patches(), Shifted(), Taps(), Fourier())
+    method.name: method
+    for method in (Pointwise(), Winograd(), Patches(), Clipped(), Shifted(), Taps(), Fourier())
 }
+
+SUMS = "forward", "input_gradient", "weight_gradient"
+"""The names of a method's sums."""
 
 
 class _FourierCosts(NamedTuple):
@@ -60,8 +59,8 @@ class _FourierCosts(NamedTuple):
 class _WinogradCosts(NamedTuple):
     """Winograd's costs: a multiplication, an element of a window, an element of a kernel, all passes.
 
-    For rows of taps, an element of the products that a later piece is added to, and an element of sequences
-    that are split into the phases of a dilation.
+    An element of the products that a later piece of a row of taps is added to, and an element of inputs and
+    outputs that are split into the phases of a dilation.
     """
 
     product: float
@@ -72,32 +71,43 @@ class _WinogradCosts(NamedTuple):
     split: float = 0.0
 
 
-# Fitted to times of one thread of an AMD EPYC (Zen 4): 100 geometries with compiled loops, 102 without.
-# With compiled loops all methods except Fourier's are faster.
+# Fitted to times of an AMD EPYC (Zen 4): 100 geometries with compiled loops and one thread, 19 without, with
+# one thread and two. With compiled loops all methods except Fourier's are faster.
 _COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
-_COMPILED_WINOGRAD = _WinogradCosts(0.49, 16.0, 12.0, 2e5)
-_WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
+_COMPILED_WINOGRAD = _WinogradCosts(0.49, 16.0, 12.0, 2e5, split=75.0)
+_WINOGRAD = _WinogradCosts(1.0, 200.0, 5.0, 12e6, split=100.0)
 # Rows of taps: 3,000 geometries, one thread and two. A new shape takes 2 ms longer to record than `taps`, so
 # the weights are above the fit, and all passes cost as much as 0.1 ms: of 530 geometries that the rule
 # chooses, 8 take longer than by the best direct sum.
-_COMPILED_ROWS = _WinogradCosts(0.55, 10.0, 12.0, 3e6, added=5.0, split=25.0)
+_COMPILED_ROWS = _WinogradCosts(0.55, 10.0, 12.0, 3e6, added=15.0, split=25.0)
+# Strides of 2: 250 geometries, one thread and two.
+_COMPILED_PHASES = _WinogradCosts(0.49, 25.0, 12.0, 2e5)
 # A multiplication in a sum over taps: with few channels, and in compiled tiles.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 # Packing a weight for tiles and adding up its gradient; all passes.
 _WEIGHT_IN_TILES, _PASSES_OF_TILES = 28.0, 1e6
-# Of patches: a multiplication, a weight (also of products for each image), an element of the patches.
-_PATCHES, _WEIGHT, _PATCH_ELEMENT = 0.46, 5.0, 7.5
+# Of patches: a multiplication, a weight (also of products for each image), an element that is copied, and one
+# that is added to the input gradient.
+_PATCHES, _WEIGHT, _PATCH_ELEMENT, _PATCH_ELEMENT_ADDED = 0.46, 5.0, 7.5, 11.0
+# The share of multiplications without padding below which each tap may have its own product; a weight of it,
+# and its passes.
+_INSIDE, _WEIGHT_OF_TAP, _PASSES_OF_TAP = 0.8, 30.0, 1.3e6
 # A multiplication in a product for each image; the elements of a vector.
 _POINTWISE, _VECTOR = 0.43, 16
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
 
-def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -> Method:
-    """The method of this name, or for ``"auto"`` the method that the cost rule prefers."""
+def choose(
+    operator: str, method: str, engine: Engine, geometry: ConvGeometry, sums: str = "forward"
+) -> Method:
+    """The method of this name, or for ``"auto"`` the method that the cost rule prefers.
+
+    `sums` is one of `SUMS`.
+    """
     check_choice(operator, "method", method, ("auto", *METHODS))
     if method == "auto":
-        return METHODS[preferred(engine, geometry)]
+        return METHODS[preferred(engine, geometry, sums)]
     chosen = METHODS[method]
     reason = chosen.why_not(geometry, engine.can_transform())
     if reason is not None:
@@ -105,17 +115,42 @@ def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -
     return chosen
 
 
-def preferred(engine: Engine, geometry: ConvGeometry) -> str:
-    """The name of the method that the cost rule prefers."""
-    return _preferred(geometry, engine.compiles(), engine.can_transform(), engine.launches())
+def preferred(engine: Engine, geometry: ConvGeometry, sums: str = "forward") -> str:
+    """The name of the method that the cost rule prefers for one of the sums."""
+    return _preferred(geometry, engine.compiles(), engine.can_transform(), engine.launches())[sums]
 
 
 @kept
-def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool = False) -> str:
+def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool = False) -> dict[str, str]:
+    """The method for each of the sums."""
+    name = _for_all_sums(g, compiled, transforms, launches)
+    if name is not None:
+        return dict.fromkeys(SUMS, name)
+    direct = {sums: _direct(g, compiled, sums) for sums in SUMS}
+    # without compiled loops the transforms of a row take longer than the products that they save
+    if METHODS["winograd"].why_not(g, transforms) is not None or (takes_rows(g) and not compiled):
+        return {sums: name for sums, (name, _) in direct.items()}
+    filtered = _winograd_costs(g, compiled)
+    return {sums: "winograd" if filtered[sums] < cost else name for sums, (name, cost) in direct.items()}
+
+
+def _direct(g: ConvGeometry, compiled: bool, sums: str) -> tuple[str, float]:
+    """The best method of the direct sum, and its cost."""
+    if compiled:
+        return min(_compiled_costs(g, sums).items(), key=itemgetter(1))
+    inside = multiplications_inside(g)
+    if g.channels // g.group < _SHIFTED_CHANNELS:
+        return "patches", g.multiplications
+    if inside < _INSIDE * g.multiplications:
+        return "clipped", inside
+    return "shifted", g.multiplications
+
+
+def _for_all_sums(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool) -> str | None:
+    """The method where all sums have the same one; None where their costs decide."""
     if not g.static:
         return "shifted"  # a compiler traces shapes with symbols, for which no cost is known
-    channels_in, made = g.channels // g.group, g.outputs // g.group
-    few = channels_in * made <= (_FEW_COMPILED if compiled else _FEW)
+    few = g.channels // g.group * g.outputs // g.group <= (_FEW_COMPILED if compiled else _FEW)
     cost = g.multiplications * (_TAP if few else _TAP_IN_TILES if compiled else 1.0)
 
     def possible(name: str) -> bool:
@@ -125,29 +160,29 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool
         return "pointwise"
     if possible("fft") and _fourier_cost(g, compiled) < cost:
         return "fft"
-    if launches:
-        return "patches"
-    if few:
-        return "taps"
-    if compiled:
-        direct, cost = min(_compiled_costs(g).items(), key=itemgetter(1))
-    else:
-        direct = "shifted" if channels_in >= _SHIFTED_CHANNELS else "patches"
-    # without compiled loops the transforms of a row take longer than the products that they save
-    filters = possible("winograd") and (compiled or not takes_rows(g))
-    return "winograd" if filters and _winograd_cost(g, compiled) < cost else direct
+    return "patches" if launches else "taps" if few else None
 
 
-def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
+def _compiled_costs(g: ConvGeometry, sums: str) -> dict[str, float]:
     """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     made = g.outputs // g.group
     elements = g.multiplications // made
     passes = _PASSES_OF_TILES * min(1.0, made / 8)  # a tile has up to eight outputs
+    in_tiles, patch_element = g.multiplications, _PATCH_ELEMENT
+    if sums == "input_gradient":
+        # every input is a sum in tiles, even if some of its taps meet zeros only; patches are added to images
+        in_tiles = prod(g.input_shape) * made * prod(g.kernel) // prod(g.strides)
+        patch_element = _PATCH_ELEMENT_ADDED
     found = {
-        "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights + passes,
-        "patches": _PATCHES * g.multiplications + _WEIGHT * weights + _PATCH_ELEMENT * elements,
+        "taps": _TAP_IN_TILES * in_tiles + _WEIGHT_IN_TILES * weights + passes,
+        "patches": _PATCHES * g.multiplications + _WEIGHT * weights + patch_element * elements,
     }
+    inside = multiplications_inside(g)
+    if inside < _INSIDE * g.multiplications:
+        copied = _PATCH_ELEMENT / made + _PATCH_ELEMENT_ADDED * g.group / g.channels
+        products = _WEIGHT_OF_TAP * weights + _PASSES_OF_TAP * prod(g.kernel)
+        found["clipped"] = (_PATCHES + copied) * inside + products
     if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
         found["pointwise"] = _POINTWISE * _filled(prod(g.size)) * g.multiplications + _WEIGHT * weights
     return found
@@ -158,19 +193,28 @@ def _filled(columns: int) -> float:
     return -(-columns // _VECTOR) * _VECTOR / columns
 
 
-def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
-    """The cost of the transforms of windows and kernels, and of the products at each of their elements."""
+def _winograd_costs(g: ConvGeometry, compiled: bool) -> dict[str, float]:
+    """For each sum the transforms of windows and kernels, and the products at each of their elements."""
     costs, split = _WINOGRAD, 0
-    if g.rank == 1 and g.dilations != (1,):
-        split = g.channels * g.size[0] + g.outputs * g.output_size[0]
+    if max(g.dilations) > 1:
+        split = g.channels * prod(g.size) + g.outputs * prod(g.output_size)
     g = of_images(g)
     if compiled:
-        costs = _COMPILED_ROWS if takes_rows(g) else _COMPILED_WINOGRAD
-    kernels = g.channels * g.outputs
-    filled = _filled(g.batch * tiles_of_images(g)) if compiled else 1.0
-    each = costs.product * filled * points_of_products(g) * kernels + costs.window * elements_of_windows(g)
-    each += costs.added * elements_added(g) + costs.split * split
-    return g.batch * each + costs.kernel * points_of_kernels(g) * kernels + costs.passes
+        costs = _COMPILED_WINOGRAD if max(g.strides) == 1 else _COMPILED_PHASES
+        costs = _COMPILED_ROWS if takes_rows(g) else costs
+    kernels = points_of_kernels(g) * g.channels * g.outputs
+
+    def cost(windows: WindowSums, added: int) -> float:
+        products = kernels * windows.tiles * (_filled(g.batch * windows.tiles) if compiled else 1.0)
+        each = costs.product * products + costs.window * windows.elements + costs.split * split
+        return g.batch * (each + costs.added * added) + costs.kernel * kernels + costs.passes
+
+    ahead, back = WindowSums.of_forward(g), WindowSums.of_input_gradient(g)
+    return {
+        "forward": cost(ahead, ahead.more * ahead.elements_made),
+        "input_gradient": cost(back, back.more * back.elements_made),
+        "weight_gradient": cost(ahead, 0),
+    }
 
 
 def _fourier_cost(g: ConvGeometry, compiled: bool) -> float:

@@ -115,7 +115,7 @@ def grid_of(geometry: ConvGeometry) -> Grid:
     return Grid(geometry)
 
 
-def _tap_weights(engine: Engine, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
+def tap_weights(engine: Engine, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
     """W as (taps, group, O / group, C / group), or with the last two axes exchanged."""
     weights = weights_of_taps(engine.xp, geometry, W)
     return engine.pack(engine.xp.permute_dims(weights, (3, 0, 2, 1) if transposed else (3, 0, 1, 2)))
@@ -129,7 +129,7 @@ class Shifted(Method):
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         xp, grid = engine.xp, grid_of(geometry)
-        weights = _tap_weights(engine, geometry, W)
+        weights = tap_weights(engine, geometry, W)
 
         def block(images: slice, target: Any) -> Any:
             phases = grid.split(engine, X[images, ...])
@@ -150,7 +150,7 @@ class Shifted(Method):
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         grid = grid_of(geometry)
-        weights = _tap_weights(engine, geometry, W, transposed=True)
+        weights = tap_weights(engine, geometry, W, transposed=True)
 
         def block(images: slice, target: Any) -> Any:
             cotangents = grid.spread(engine, dY[images, ...])

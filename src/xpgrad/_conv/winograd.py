@@ -10,16 +10,18 @@ and along two axes :math:`Y = A^T\,[\,(G\,g\,G^T) \odot (B^T d\,B)\,]\,A`. Over 
 products at one point are one matrix product. The weight gradient of a tile is the same kind of problem, with
 a tile of cotangents in place of the kernel, at the same points.
 
-- **3 x 3 kernels at stride 1**, F(4 x 4, 3 x 3): 36 products for 144.
-- **4 x 4 kernels at stride 2**: each phase of the input (see `shifted`) meets a kernel of 2 x 2, in
-  F(4 x 4, 2 x 2). With all four these are 100 products for 256. The phases are channels of the input; in the
-  input gradient each has tiles of its own.
+- **3 x 3 kernels at stride 1**, F(4 x 4, 3 x 3): 36 products for 144. **5 x 5**, F(4 x 4, 5 x 5): 64 for 400.
+  Kernels of other sizes are filled up with zeros.
+- **Stride 2**: each phase of the input (see `shifted`) meets the taps of one phase of the kernel, of 4 x 4
+  kernels in F(4 x 4, 2 x 2), of 6 x 6 kernels in F(4 x 4, 3 x 3). With all four phases these are 100 products
+  for 256, and 144 for 576. Smaller kernels are filled up: 144 products for 400 with 5 x 5. The phases are
+  channels of the input; in the input gradient each has tiles of its own.
 - **Volumes**: a kernel of three axes is a sum over the taps of its first axis, each a product of shifted
   slices.
 - **A row of taps**, of sequences or of kernels of 1 x k: 3 taps in F(4, 3), 6 products for 12. More taps are
   pieces of 4, the last one filled up with zeros, in F(4, 4), 7 products for 16: a window meets the next piece
-  one window on, so all pieces share the windows. 7 taps have 14 products for 28, 11 taps 21 for 44. The
-  phases of a dilated sequence are the rows of an image.
+  one window on, so all pieces share the windows. 7 taps have 14 products for 28, 11 taps 21 for 44.
+- **Dilation**: the phases of a sequence are the rows of an image, those of an image the slices of a volume.
 
 Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), arXiv:1509.09308.
 """
@@ -34,16 +36,17 @@ from typing import Any, NamedTuple
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method
-from xpgrad._conv.winograd_formulas import STRIDED, TILE, Scheme
+from xpgrad._conv.winograd_formulas import TILE, Scheme
+from xpgrad._conv.winograd_images import AsImages
 from xpgrad._conv.winograd_sizes import (
+    WindowSums,
     elements_of_kernels,
-    elements_of_windows,
     of_images,
     points_of_kernels,
     scheme_of,
+    side_of,
     takes_rows,
     taps_apart,
-    windows_behind,
 )
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.protocol import Engine
@@ -59,24 +62,27 @@ class Winograd(Method):
     name = "winograd"
 
     def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
-        """It needs 3 x 3 kernels or a row of taps at stride 1, or 4 x 4 at stride 2, and one group."""
+        """It needs small kernels at a stride of 1 or 2, or a row of taps, and one group."""
         g = geometry
         if g.rank > 3:
             return f"there are {g.rank} spatial dimensions, not 1 to 3"
-        is_row = takes_rows(g) and g.kernel[-1] > 2
-        squares = ((3, 3), (1, 1)), ((4, 4), (2, 2))
-        if not (is_row and max(g.strides) == 1) and (g.kernel[-2:], g.strides[-2:]) not in squares:
+        is_row = takes_rows(g) and g.kernel[-1] > 2 and max(g.strides) == 1
+        strides, sides = set(g.strides[-2:]), set(g.kernel[-2:])
+        is_square = g.rank > 1 and strides in ({1}, {2}) and min(sides) > 1 and side_of(g) is not None
+        if not (is_row or is_square):
             return (
-                f"the kernel has shape {g.kernel} and strides are {g.strides}, not (3, 3) with strides of 1 "
-                "or (4, 4) with strides of 2 in the last two dimensions, or one row of 3 taps or more with "
-                "strides of 1"
+                f"the kernel has shape {g.kernel}, strides are {g.strides} and pads begin with {g.begin}, "
+                "not 2 to 5 taps with strides of 1, or 2 to 6 (5 for even pads) with strides of 2, in each "
+                "of the last two dimensions, or one row of 3 taps or more with strides of 1"
             )
-        if g.rank > 1 and any(d != 1 for d in g.dilations):
-            return f"dilations are {g.dilations}, not 1"
+        takes_dilations = g.rank == 1 or (g.rank == 2 and not is_row and strides == {1})
+        if any(d != 1 for d in g.dilations) and not takes_dilations:
+            return (
+                f"dilations are {g.dilations} with a kernel of shape {g.kernel} and strides of {g.strides}, "
+                "not 1, or of sequences, or of images with strides of 1"
+            )
         if g.group != 1:
             return f"group is {g.group}, not 1"
-        if g.strides[-1] == 2 and not g.begin[-1] % 2 == g.begin[-2] % 2 == 1:
-            return f"strides are {g.strides} with pads of {g.begin[-2:]}, not odd ones"
         if g.rank == 3 and not (g.strides[0] == 1 and max(g.begin[0], g.end[0]) < g.kernel[0]):
             return (
                 f"the first dimension has stride {g.strides[0]} and pads of {g.begin[0]} and {g.end[0]}, "
@@ -86,140 +92,32 @@ class Winograd(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """In the order of the equation: G g, then for each block B^T d, the products, A^T m."""
-        g, rows = of_images(geometry), _Rows.of_forward(engine, geometry)
-        kernels = _Kernels(engine, rows.of_kernel(W), scheme_of(g).kernel, False)
-        return _convolved(rows, g, _WindowSums.of_forward(g), X, kernels, B, geometry.output_size)
+        g = of_images(geometry)
+        images = AsImages.of_forward(engine, geometry, g)
+        kernels = _Kernels(engine, images.of_kernel(W), scheme_of(g).kernel, False)
+        return _convolved(images, g, WindowSums.of_forward(g), X, kernels, B, geometry.output_size)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """A forward of the adjoint geometry."""
-        g = of_images(geometry)
-        scheme, begin = scheme_of(g), [k - 1 - b for k, b in zip(g.kernel, g.begin, strict=True)]
-        if scheme is STRIDED:  # a kernel has two taps of each phase
-            begin[-2:] = [(3 - b) // 2 for b in g.begin[-2:]]
-        if scheme.window.flat:  # the last piece, filled up with zeros, becomes the first one
-            begin[-1] = taps_apart(g) * scheme.side - 1 - g.begin[-1]
-        sums = _WindowSums(
-            scheme.back_window, scheme.back_tile, tuple(begin), TILE, g.output_size, g.size, windows_behind(g)
-        )
-        rows = _Rows.of_forward(engine, geometry).adjoint()
-        kernels = _Kernels(engine, rows.of_kernel(W), scheme.back_kernel, True)
-        return _convolved(rows, g, sums, dY, kernels, B, geometry.size)
+        g, scheme = of_images(geometry), scheme_of(geometry)
+        images = AsImages.of_forward(engine, geometry, g).adjoint()
+        kernels = _Kernels(engine, images.of_kernel(W), scheme.back_kernel, True)
+        return _convolved(images, g, WindowSums.of_input_gradient(g), dY, kernels, B, geometry.size)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """Sums of products over all tiles, and one interpolation at the end."""
         g = of_images(geometry)
-        gradient = _WeightGradient(engine, g, _Rows.of_forward(engine, geometry), scheme_of(g), dY, X)
+        images = AsImages.of_forward(engine, geometry, g)
+        gradient = _WeightGradient(engine, g, images, scheme_of(g), dY, X)
         parts = _parts_of_kernels(engine, g, g.outputs, g.channels)
-        if len(parts) > 1 and _is_one_block(g):
+        if len(parts) > 1 and _is_one_block(WindowSums.of_forward(g), g.batch):
             dW = gradient.in_parts(parts)
         else:
             totals = elements_of_kernels(g)
             # each block reads and writes the totals
-            blocks = _blocks(engine, g, min(totals // 2, _FEW_IMAGES))
+            blocks = _blocks(engine, WindowSums.of_forward(g), g.batch, min(totals // 2, _FEW_IMAGES))
             dW = gradient.taps(engine.accumulate(gradient.add_block, blocks, totals))
-        return dW if geometry.rank > 1 else engine.xp.reshape(dW, geometry.weight_shape)
-
-
-class _Rows(NamedTuple):
-    """Sequences as images of rows, one for each phase of a dilation, and back; images stay as they are.
-
-    So many zeros before what is split, `before`, and before what is joined, `behind`, are part of the rows.
-    """
-
-    engine: Engine
-    g: ConvGeometry
-    before: int
-    behind: int
-
-    @classmethod
-    def of_forward(cls, engine: Engine, g: ConvGeometry) -> _Rows:
-        """For inputs and outputs."""
-        return cls(engine, g, g.begin[0] % g.dilations[0], 0)
-
-    def adjoint(self) -> _Rows:
-        """For outputs and inputs."""
-        return self._replace(before=self.behind, behind=self.before)
-
-    def of_kernel(self, W: Any) -> Any:
-        """Kernels of one row."""
-        return W if self.g.rank > 1 else self.engine.xp.expand_dims(W, axis=2)
-
-    def split(self, x: Any) -> Any:
-        """The images of sequences."""
-        engine, xp, step = self.engine, self.engine.xp, self.g.dilations[0]
-        if self.g.rank > 1:
-            return x
-        if step == 1:
-            return xp.expand_dims(x, axis=2)
-        x = engine.pad(x, (self.before,), (-(x.shape[2] + self.before) % step,))
-        x = xp.reshape(x, (*x.shape[:2], x.shape[2] // step, step))
-        # in memory of its own, which each band of windows reads
-        return engine.interleave({(0,): xp.permute_dims(x, (0, 1, 3, 2))}, (1,), (0,), (x.shape[2],))
-
-    def place(self, target: Any) -> Any:
-        """Memory of sequences for their images; None for phases."""
-        if target is None or self.g.rank > 1:
-            return target
-        return None if self.g.dilations[0] > 1 else self.engine.xp.expand_dims(target, axis=2)
-
-    def joined(self, x: Any, size: int, target: Any) -> Any:
-        """The sequences of this size."""
-        if self.g.rank > 1:
-            return x
-        phases: dict[tuple[int, ...], Any] = {(k,): x[:, :, k, :] for k in range(x.shape[2])}
-        if len(phases) == 1:
-            return phases[0,]
-        return self.engine.interleave(phases, (len(phases),), (self.behind,), (size,), target)
-
-
-class _WindowSums(NamedTuple):
-    """Which windows of images become which results: transforms, where the first window begins, their step.
-
-    The sizes are those of the images and of the results. A row has `more` windows than tiles of results.
-    """
-
-    window: Transform
-    tile: Transform
-    begin: tuple[int, ...]
-    step: int
-    size: tuple[int, ...]
-    made: tuple[int, ...]
-    more: int
-
-    @classmethod
-    def of_forward(cls, g: ConvGeometry) -> _WindowSums:
-        """Those of a forward."""
-        scheme = scheme_of(g)
-        step = TILE * scheme.stride
-        return cls(scheme.window, scheme.tile, g.begin, step, g.size, g.output_size, windows_behind(g))
-
-    @property
-    def axis(self) -> int:
-        """The axis of bands: rows, or the columns of flat windows."""
-        return -1 if self.tile.flat else -2
-
-    def windows(self, band: slice) -> Windows:
-        """Those of a band of the results."""
-        side, (top, left) = self.tile.made, self.begin[-2:]
-        tiles = -(-(band.stop - band.start) // side)
-        if self.tile.flat:
-            return Windows(self.step, (top, left - band.start), self.made[-2], tiles + self.more)
-        first = band.start * self.step // side
-        return Windows(self.step, (top - first, left), tiles, -(-self.made[-1] // side))
-
-    def bands(self, engine: Engine, g: ConvGeometry, images: slice) -> list[slice]:
-        """The results' rows or columns, in bands."""
-        return _bands(engine, g, images, self.made[self.axis], self.tile.made, _least(g))
-
-    def depth(self, columns: int) -> tuple[int, int, int]:
-        """Along the axis whose taps are products of their own: sizes of images and results, the first begin.
-
-        It is the first of three axes. For the pieces of a row it is this row: a window meets the next piece
-        one window on. Windows behind a row's end meet the next row, but their results are beyond the row.
-        """
-        if self.tile.flat:
-            return columns, columns, 0
-        return (self.size[0], self.made[0], self.begin[0]) if len(self.size) == 3 else (1, 1, 0)
+        return images.kernels_of(dW)
 
 
 class _Kernels(NamedTuple):
@@ -235,9 +133,8 @@ class _Kernels(NamedTuple):
         """Those of some of the channels made, (points, made, taken): of each tap apart, or of each piece."""
         W = self.W[:, part, ...] if self.backwards else self.W[part, ...]
         if self.transform.flat:
-            side, count = self.transform.taken, W.shape[3]
-            W = self.engine.pad(W, (0,), (-count % side,))
-            taps = [W[..., k : k + side] for k in range(0, count, side)]
+            side = self.transform.taken
+            taps = [W[..., k : k + side] for k in range(0, W.shape[3], side)]
         else:
             taps = [W] if W.ndim == 4 else [W[:, :, k, ...] for k in range(W.shape[2])]
         if self.backwards:
@@ -263,22 +160,23 @@ class _Kernels(NamedTuple):
 
 
 def _convolved(
-    rows: _Rows, g: ConvGeometry, sums: _WindowSums, X: Any, kernels: _Kernels, B: Any, size: Sequence[int]
-) -> Any:
+    images: AsImages, g: ConvGeometry, sums: WindowSums, X: Any, kernels: _Kernels, B: Any,
+    size: Sequence[int],
+) -> Any:  # fmt: skip
     """Y, of this size: the kernels are transformed once, in parts if all images are one block."""
-    engine = rows.engine
+    engine = images.engine
     outputs, channels = kernels.W.shape[:2]
     made, taken = (channels, outputs) if kernels.backwards else (outputs, channels)
     parts = _parts_of_kernels(engine, g, made, taken)
-    in_parts = len(parts) > 1 and _is_one_block(g)
-    blocks = [slice(0, g.batch)] if in_parts else _blocks(engine, g, _least(g))
+    in_parts = len(parts) > 1 and _is_one_block(sums, g.batch)
+    blocks = [slice(0, g.batch)] if in_parts else _blocks(engine, sums, g.batch, _least(g))
     if not in_parts:
         with kernels.at_points(slice(0, made)) as U:
 
             def products(V: Any, M: Any) -> Any:
                 return _products(engine, sums, U, V, M)
 
-            return _by_blocks(rows, g, sums, X, (made, *size), blocks, products, B)
+            return _by_blocks(images, g, sums, X, (made, *size), blocks, products, B)
 
     def products_in_parts(V: Any, M: Any) -> Any:
         def some(part: slice, target: Any) -> Any:
@@ -288,15 +186,15 @@ def _convolved(
         shape = (V.shape[0], made, _columns_made(sums, V.shape[2]))
         return engine.assemble(some, parts, axis=1, shape=shape, like=X, target=M, alike=True)
 
-    return _by_blocks(rows, g, sums, X, (made, *size), blocks, products_in_parts, B)
+    return _by_blocks(images, g, sums, X, (made, *size), blocks, products_in_parts, B)
 
 
-def _columns_made(sums: _WindowSums, columns: int) -> int:
+def _columns_made(sums: WindowSums, columns: int) -> int:
     size, made, _ = sums.depth(columns)
     return columns // size * made
 
 
-def _products(engine: Engine, sums: _WindowSums, U: list[Any], V: Any, M: Any) -> Any:
+def _products(engine: Engine, sums: WindowSums, U: list[Any], V: Any, M: Any) -> Any:
     """The products of kernels with windows: a sum over the taps of the first of three axes, or pieces."""
     size, made, begin = sums.depth(V.shape[2])
     if len(U) == 1:
@@ -329,9 +227,9 @@ def _products(engine: Engine, sums: _WindowSums, U: list[Any], V: Any, M: Any) -
 
 
 def _by_blocks(
-    rows: _Rows,
+    images: AsImages,
     g: ConvGeometry,
-    sums: _WindowSums,
+    sums: WindowSums,
     X: Any,
     shape: Sequence[int],
     blocks: Sequence[slice],
@@ -342,10 +240,10 @@ def _by_blocks(
 
     Each of its images has this shape.
     """
-    engine, rank, made = rows.engine, len(sums.made), shape[0]
+    engine, rank, made = images.engine, len(sums.made), shape[0]
 
-    def block(images: slice, target: Any) -> Any:
-        part = rows.split(X[images, ...])
+    def block(some: slice, target: Any) -> Any:
+        part = images.split(X[some, ...])
 
         def band(own: slice, target: Any) -> Any:
             windows = sums.windows(own)
@@ -358,10 +256,10 @@ def _by_blocks(
                     return engine.to_windows(products(V, M), made_windows, sums.tile, B, sizes, target)
 
         Y = engine.assemble(
-            band, sums.bands(engine, g, images), axis=rank + 2 + sums.axis,
-            shape=(part.shape[0], made, *sums.made), like=X, target=rows.place(target),
+            band, _bands(engine, sums, some, _least(g)), axis=rank + 2 + sums.axis,
+            shape=(part.shape[0], made, *sums.made), like=X, target=images.place(target),
         )  # fmt: skip
-        return rows.joined(Y, shape[-1], target)
+        return images.joined(Y, shape[1:], target)
 
     return engine.assemble(block, blocks, shape=(X.shape[0], *shape), like=X, alike=True)
 
@@ -380,23 +278,19 @@ class _WeightGradient(NamedTuple):
 
     engine: Engine
     g: ConvGeometry
-    rows: _Rows
+    as_images: AsImages
     scheme: Scheme
     dY: Any
     X: Any
 
     @property
-    def _sums(self) -> _WindowSums:
-        return _WindowSums.of_forward(self.g)
-
-    @property
-    def _size(self) -> int:
-        """The number of the output's rows, or columns, that bands divide."""
-        return self.g.output_size[self._sums.axis]
+    def _sums(self) -> WindowSums:
+        return WindowSums.of_forward(self.g)
 
     def _images(self, images: slice) -> tuple[Any, Any]:
         """Some images, and their cotangents."""
-        return self.rows.split(self.X[images, ...]), self.rows.adjoint().split(self.dY[images, ...])
+        own = self.as_images
+        return own.split(self.X[images, ...]), own.adjoint().split(self.dY[images, ...])
 
     @contextlib.contextmanager
     def _points(self, X: Any, dY: Any, band: slice) -> Iterator[tuple[Any, Any]]:
@@ -432,7 +326,7 @@ class _WeightGradient(NamedTuple):
     def add_block(self, images: slice, totals: list[Any] | None) -> list[Any]:
         """The totals and what some images give."""
         both = self._images(images)
-        for band in _bands(self.engine, self.g, images, self._size, TILE):
+        for band in _bands(self.engine, self._sums, images):
             with self._points(*both, band) as points:
                 factors = self._factors(*points)
                 added = zip(totals or [None] * len(factors), factors, strict=True)
@@ -444,7 +338,7 @@ class _WeightGradient(NamedTuple):
         xp, (channels, side) = self.engine.xp, (self.g.channels, self.scheme.side)
         flat = self.scheme.taps.flat
         found, windows = [], Windows(side, (0, 0), 1, channels)
-        joins = flat and (len(totals) > 1 or side > self.g.kernel[-1])
+        joins = flat and len(totals) > 1
         for k, M in enumerate(totals):
             place = None if joins else target
             if place is not None and self.g.rank == 3:
@@ -456,12 +350,13 @@ class _WeightGradient(NamedTuple):
             dW = self.engine.to_windows(M, windows, self.scheme.taps, None, shape, place)
             found.append(xp.permute_dims(dW[0, ...], (0, 2, 1, 3)))
         if joins:
-            return xp.concat(found, axis=3)[..., : self.g.kernel[-1]]
+            return xp.concat(found, axis=3)
         return found[0] if self.g.rank == 2 else xp.stack(found, axis=2)
 
     def in_parts(self, parts: list[slice]) -> Any:
         """Some outputs' kernels after the others: at the points they are four times as large."""
-        with self._points(*self._images(slice(0, self.g.batch)), slice(0, self._size)) as (D, V):
+        images, whole = self._images(slice(0, self.g.batch)), slice(0, self._sums.made[self._sums.axis])
+        with self._points(*images, whole) as (D, V):
 
             def some(outputs: slice, target: Any) -> Any:
                 with contextlib.ExitStack() as stack:
@@ -480,8 +375,8 @@ def _parts_of_kernels(engine: Engine, g: ConvGeometry, made: int, taken: int) ->
     return engine.bands(made, 4 * points_of_kernels(g) * taken, _PART)
 
 
-def _blocks(engine: Engine, g: ConvGeometry, least: int = 0) -> list[slice]:
-    return engine.blocks(g.batch, elements_of_windows(g), least=least)
+def _blocks(engine: Engine, sums: WindowSums, images: int, least: int) -> list[slice]:
+    return engine.blocks(images, sums.elements, least=least)
 
 
 def _least(g: ConvGeometry) -> int:
@@ -490,13 +385,12 @@ def _least(g: ConvGeometry) -> int:
     return min(2 * kernels, max(0, _KEPT - kernels))
 
 
-def _is_one_block(g: ConvGeometry) -> bool:
+def _is_one_block(sums: WindowSums, images: int) -> bool:
     """Whether all windows stay in a cache, so that the kernels come in parts instead."""
-    return g.batch * elements_of_windows(g) <= _FEW_IMAGES
+    return images * sums.elements <= _FEW_IMAGES
 
 
-def _bands(
-    engine: Engine, g: ConvGeometry, images: slice, rows: int, side: int, least: int = 0
-) -> list[slice]:
-    """Rows of some images, in bands of whole tiles of a side."""
-    return engine.bands(rows, (images.stop - images.start) * elements_of_windows(g) // rows, side, least)
+def _bands(engine: Engine, sums: WindowSums, images: slice, least: int = 0) -> list[slice]:
+    """The results' rows of some images, or columns of flat windows, in bands of whole tiles."""
+    size = sums.made[sums.axis]
+    return engine.bands(size, (images.stop - images.start) * sums.elements // size, sums.tile.made, least)

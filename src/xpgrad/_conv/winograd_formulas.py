@@ -1,10 +1,16 @@
-"""The transforms of Winograd's filtering; see `winograd`.
+r"""The transforms of Winograd's filtering; see `winograd`.
 
-The points are 0, +-a, +-b and infinity; for kernels of two taps without 0; for four taps of a row 0, +-a, +-b
-and +-c. So each transform splits into even and odd parts, and the formulas are written this way. The points
-are exact and keep the factors near 1. In float32 the error, relative to the largest value, is about seven
-times that of direct sums along two axes, 2e-6 with 128 channels, and a quarter of that of the usual 1 and 2;
-along a row twice and four times that of direct sums, with three and four taps.
+A polynomial of n coefficients is known from its values at n points: pairs +-p, often 0, and often infinity,
+where the value is the highest coefficient. So each transform splits into even and odd parts. With
+:math:`N(x) = \prod_i (x - x_i)` over the finite points
+
+- a window d has at the point :math:`x_i` the inner product with the coefficients of :math:`N(x) / (x - x_i)`,
+  at infinity with those of N (B^T d);
+- a kernel g has there its value divided by :math:`N'(x_i)`, and at infinity its last tap (G g);
+- output k of a tile is the sum of :math:`x_i^k m_i`; the last one also has the product at infinity (A^T m).
+
+The points are exact and keep the factors near 1. In float32 the error of 3 x 3 kernels is a quarter of that
+of the usual points 1 and 2; kernels of 5 x 5 have four times as much. Bounds are in docs/convolution.md.
 
 Points: B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural
 Networks" (2020), arXiv:1803.10986.
@@ -12,7 +18,8 @@ Networks" (2020), arXiv:1803.10986.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from xpgrad.engine.formulas.formula import Formula
@@ -21,198 +28,138 @@ from xpgrad.engine.images.windows import Transform
 TILE = 4
 """The side of a tile of outputs."""
 
-_POINTS, _POINTS_2 = {"a": 0.625, "b": 1.5}, {"a": 0.5, "b": 1.5}
-_POINTS_4 = {"a": 0.5, "b": 1.0, "c": 2.0}
+
+class Points(NamedTuple):
+    """The points +-a, +-b and perhaps +-c; 0; infinity."""
+
+    a: float
+    b: float
+    c: float | None
+    zero: bool
+    infinity: bool
 
 
-def _window(xp: Any, d0: Any, d1: Any, d2: Any, d3: Any, d4: Any, d5: Any, *, a: Any, b: Any) -> tuple:
-    """B^T d: an input window at the points 0, a, -a, b, -b and infinity."""
-    aa, bb = a * a, b * b
-    even_a, odd_a = d4 - bb * d2, a * (d3 - bb * d1)
-    even_b, odd_b = d4 - aa * d2, b * (d3 - aa * d1)
-    return (
-        d4 - (aa + bb) * d2 + aa * bb * d0,
-        even_a + odd_a,
-        even_a - odd_a,
-        even_b + odd_b,
-        even_b - odd_b,
-        d5 - (aa + bb) * d3 + aa * bb * d1,
-    )
+# functions: the key of compiled code has their text
 
 
-def _kernel(xp: Any, g0: Any, g1: Any, g2: Any, *, a: Any, b: Any) -> tuple:
-    """G g: a kernel of three taps at the points."""
-    aa, bb = a * a, b * b
-    scale_a, scale_b = 1 / (2 * aa * (aa - bb)), 1 / (2 * bb * (bb - aa))
-    even_a, odd_a = scale_a * (g0 + aa * g2), scale_a * a * g1
-    even_b, odd_b = scale_b * (g0 + bb * g2), scale_b * b * g1
-    return 1 / (aa * bb) * g0, even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, g2
+def _pairs(points: Points) -> list[float]:
+    return [p for p in (points.a, points.b, points.c) if p is not None]
 
 
-def _cotangent(xp: Any, g0: Any, g1: Any, g2: Any, g3: Any, *, a: Any, b: Any) -> tuple:
-    """G g for four taps: an output's tile of cotangents at the points."""
-    aa, bb = a * a, b * b
-    scale_a, scale_b = 1 / (2 * aa * (aa - bb)), 1 / (2 * bb * (bb - aa))
-    even_a, odd_a = scale_a * (g0 + aa * g2), scale_a * a * (g1 + aa * g3)
-    even_b, odd_b = scale_b * (g0 + bb * g2), scale_b * b * (g1 + bb * g3)
-    return 1 / (aa * bb) * g0, even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, g3
+def _count(points: Points) -> int:
+    return 2 * len(_pairs(points)) + points.zero + points.infinity
 
 
-def _tile(xp: Any, m0: Any, m1: Any, m2: Any, m3: Any, m4: Any, m5: Any, *, a: Any, b: Any) -> tuple:
-    """A^T m: four outputs from the products at the points."""
-    aa, bb = a * a, b * b
-    even_a, odd_a, even_b, odd_b = m1 + m2, a * (m1 - m2), m3 + m4, b * (m3 - m4)
-    return m0 + even_a + even_b, odd_a + odd_b, aa * even_a + bb * even_b, aa * odd_a + bb * odd_b + m5
+def _times(number: float, value: Any) -> Any:
+    return value if number == 1 else number * value
 
 
-def _taps(xp: Any, m0: Any, m1: Any, m2: Any, m3: Any, m4: Any, m5: Any, *, a: Any, b: Any) -> tuple:
-    """A^T m for three results: a kernel's gradient from the products at the points."""
-    even_a, odd_a, even_b, odd_b = m1 + m2, a * (m1 - m2), m3 + m4, b * (m3 - m4)
-    return m0 + even_a + even_b, odd_a + odd_b, a * a * even_a + b * b * even_b + m5
+def _sum_of_products(numbers: Sequence[float], values: Sequence[Any]) -> Any:
+    total = None
+    for number, value in reversed([*zip(numbers, values, strict=False)]):
+        total = _times(number, value) if total is None else total + _times(number, value)
+    return total
 
 
-def _kernel_backwards(xp: Any, g0: Any, g1: Any, g2: Any, *, a: float, b: float) -> tuple:
+def _coefficients(roots: Sequence[float]) -> list[float]:
+    """Those of the product of (y - root), the highest one last."""
+    found = [1.0]
+    for root in roots:
+        found = [low - root * high for low, high in zip([0.0, *found], [*found, 0.0], strict=True)]
+    return found
+
+
+def _window(xp: Any, *d: Any, points: Points) -> tuple:
+    """B^T d: an input window at the points."""
+    first, squares = int(points.zero), [p * p for p in _pairs(points)]
+    whole = _coefficients(squares)
+    found = [_sum_of_products(whole, d[::2])] if points.zero else []
+    for k, p in enumerate(_pairs(points)):
+        others = _coefficients(squares[:k] + squares[k + 1 :])
+        odd = _times(p, _sum_of_products(others, d[first::2]))
+        even = _sum_of_products(others, d[first + 1 :: 2])
+        found += [even + odd, even - odd]
+    return (*found, _sum_of_products(whole, d[first::2])) if points.infinity else tuple(found)
+
+
+def _kernel(xp: Any, *g: Any, points: Points) -> tuple:
+    """G g: the taps of a kernel, or an output's tile of cotangents, at the points."""
+    squares = [p * p for p in _pairs(points)]
+    found = [_times(1 / prod(-q for q in squares), g[0])] if points.zero else []
+    for k, (p, q) in enumerate(zip(_pairs(points), squares, strict=True)):
+        slope = 2 * prod(q - other for other in squares[:k] + squares[k + 1 :]) * (q if points.zero else p)
+        powers = [q**j / slope for j in range(len(g))]
+        even = _sum_of_products(powers, g[::2])
+        odd = _sum_of_products([p * power for power in powers], g[1::2])
+        # without 0, the slope at -p is the opposite one
+        found += [even + odd, even - odd if points.zero else odd - even]
+    return (*found, g[-1]) if points.infinity else tuple(found)
+
+
+def _kernel_backwards(xp: Any, *g: Any, points: Points) -> tuple:
     """The same for the taps in reverse order."""
-    return _kernel(xp, g2, g1, g0, a=a, b=b)
+    return _kernel(xp, *reversed(g), points=points)
 
 
-# --- the phases of a stride of 2: the points a, -a, b, -b and infinity of each
+def _tile(xp: Any, *m: Any, points: Points, results: float) -> tuple:
+    """A^T m: so many outputs, or taps of a kernel's gradient, from the products at the points."""
+    first, pairs = int(points.zero), _pairs(points)
+    even = [m[first + 2 * k] + m[first + 2 * k + 1] for k in range(len(pairs))]
+    odd = [_times(p, m[first + 2 * k] - m[first + 2 * k + 1]) for k, p in enumerate(pairs)]
+    found = [
+        _sum_of_products([p ** (j - j % 2) for p in pairs], (even, odd)[j % 2]) for j in range(int(results))
+    ]
+    if points.zero:
+        found[0] = m[0] + found[0]
+    if points.infinity:
+        found[-1] = found[-1] + m[-1]
+    return tuple(found)
 
 
-def _window_2(xp: Any, d0: Any, d1: Any, d2: Any, d3: Any, d4: Any, *, a: float, b: float) -> tuple:
-    """B^T d: an input window for two taps."""
-    aa, bb = a * a, b * b
-    even_a, odd_a = a * (d2 - bb * d0), d3 - bb * d1
-    even_b, odd_b = b * (d2 - aa * d0), d3 - aa * d1
-    last = d4 - (aa + bb) * d2 + aa * bb * d0
-    return even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, last
+# --- the phases of a stride of 2, one behind the other
 
 
-def _kernel_2(xp: Any, g0: Any, g1: Any, *, a: float, b: float) -> tuple:
-    """G g: a kernel of two taps."""
-    scale_a, scale_b = 1 / (2 * a * (a * a - b * b)), 1 / (2 * b * (b * b - a * a))
-    even_a, odd_a, even_b, odd_b = scale_a * g0, scale_a * a * g1, scale_b * g0, scale_b * b * g1
-    return even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, g1
-
-
-def _cotangent_2(xp: Any, g0: Any, g1: Any, g2: Any, g3: Any, *, a: float, b: float) -> tuple:
-    """G g for four taps: an output's tile of cotangents."""
-    aa, bb = a * a, b * b
-    scale_a, scale_b = 1 / (2 * a * (aa - bb)), 1 / (2 * b * (bb - aa))
-    even_a, odd_a = scale_a * (g0 + aa * g2), scale_a * a * (g1 + aa * g3)
-    even_b, odd_b = scale_b * (g0 + bb * g2), scale_b * b * (g1 + bb * g3)
-    return even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, g3
-
-
-def _tile_2(xp: Any, m0: Any, m1: Any, m2: Any, m3: Any, m4: Any, *, a: float, b: float) -> tuple:
-    """A^T m: four outputs."""
-    aa, bb = a * a, b * b
-    even_a, odd_a, even_b, odd_b = m0 + m1, a * (m0 - m1), m2 + m3, b * (m2 - m3)
-    return even_a + even_b, odd_a + odd_b, aa * even_a + bb * even_b, aa * odd_a + bb * odd_b + m4
-
-
-def _taps_2(xp: Any, m0: Any, m1: Any, m2: Any, m3: Any, m4: Any, *, a: float, b: float) -> tuple:
-    """A^T m for two results: the gradient of two taps."""
-    return m0 + m1 + (m2 + m3), a * (m0 - m1) + b * (m2 - m3) + m4
-
-
-def _windows_of_phases(
-    xp: Any, d0: Any, d1: Any, d2: Any, d3: Any, d4: Any, d5: Any, d6: Any, d7: Any, d8: Any, d9: Any,
-    *, a: float, b: float,
-) -> tuple:  # fmt: skip
+def _windows_of_phases(xp: Any, *d: Any, points: Points) -> tuple:
     """The windows of both phases."""
-    even, odd = _window_2(xp, d0, d2, d4, d6, d8, a=a, b=b), _window_2(xp, d1, d3, d5, d7, d9, a=a, b=b)
-    return (*even, *odd)
+    return (*_window(xp, *d[::2], points=points), *_window(xp, *d[1::2], points=points))
 
 
-def _kernels_of_phases(xp: Any, g0: Any, g1: Any, g2: Any, g3: Any, *, a: float, b: float) -> tuple:
+def _kernels_of_phases(xp: Any, *g: Any, points: Points) -> tuple:
     """The taps that each phase meets."""
-    return (*_kernel_2(xp, g0, g2, a=a, b=b), *_kernel_2(xp, g1, g3, a=a, b=b))
+    return (*_kernel(xp, *g[::2], points=points), *_kernel(xp, *g[1::2], points=points))
 
 
-def _taps_of_phases(
-    xp: Any, m0: Any, m1: Any, m2: Any, m3: Any, m4: Any, m5: Any, m6: Any, m7: Any, m8: Any, m9: Any,
-    *, a: float, b: float,
-) -> tuple:  # fmt: skip
+def _taps_of_phases(xp: Any, *m: Any, points: Points, results: float) -> tuple:
     """Their gradients."""
-    g0, g2 = _taps_2(xp, m0, m1, m2, m3, m4, a=a, b=b)
-    g1, g3 = _taps_2(xp, m5, m6, m7, m8, m9, a=a, b=b)
-    return g0, g1, g2, g3
+    even = _tile(xp, *m[: _count(points)], points=points, results=results / 2)
+    odd = _tile(xp, *m[_count(points) :], points=points, results=results / 2)
+    return _in_turns(even, odd)
 
 
-# In the input gradient an input of the first phase meets the taps 0 and 2, and it is one further on: the
-# padding is odd.
+# In the input gradient an input of the first phase meets the taps 0, 2 and so on, and it is one further on:
+# the padding is odd.
 
 
-def _windows_for_phases(
-    xp: Any, d0: Any, d1: Any, d2: Any, d3: Any, d4: Any, d5: Any, *, a: float, b: float
-) -> tuple:
+def _windows_for_phases(xp: Any, *d: Any, points: Points) -> tuple:
     """The cotangents that the inputs of each phase meet."""
-    return (*_window_2(xp, d1, d2, d3, d4, d5, a=a, b=b), *_window_2(xp, d0, d1, d2, d3, d4, a=a, b=b))
+    return (*_window(xp, *d[1:], points=points), *_window(xp, *d[:-1], points=points))
 
 
-def _kernels_for_phases(xp: Any, g0: Any, g1: Any, g2: Any, g3: Any, *, a: float, b: float) -> tuple:
+def _kernels_for_phases(xp: Any, *g: Any, points: Points) -> tuple:
     """The taps that they meet, backwards."""
-    return (*_kernel_2(xp, g2, g0, a=a, b=b), *_kernel_2(xp, g3, g1, a=a, b=b))
+    even, odd = g[::2], g[1::2]
+    return (*_kernel_backwards(xp, *even, points=points), *_kernel_backwards(xp, *odd, points=points))
 
 
-def _tiles_of_phases(
-    xp: Any, m0: Any, m1: Any, m2: Any, m3: Any, m4: Any, m5: Any, m6: Any, m7: Any, m8: Any, m9: Any,
-    *, a: float, b: float,
-) -> tuple:  # fmt: skip
-    """Eight inputs' sums, of both phases in turns."""
-    y1, y3, y5, y7 = _tile_2(xp, m0, m1, m2, m3, m4, a=a, b=b)
-    y0, y2, y4, y6 = _tile_2(xp, m5, m6, m7, m8, m9, a=a, b=b)
-    return y0, y1, y2, y3, y4, y5, y6, y7
+def _tiles_of_phases(xp: Any, *m: Any, points: Points, results: float) -> tuple:
+    """Inputs' sums, of both phases in turns."""
+    odd = _tile(xp, *m[: _count(points)], points=points, results=results / 2)
+    even = _tile(xp, *m[_count(points) :], points=points, results=results / 2)
+    return _in_turns(even, odd)
 
 
-# --- pieces of four taps of a row: the points 0, a, -a, b, -b, c and -c
-
-
-def _window_4(
-    xp: Any, d0: Any, d1: Any, d2: Any, d3: Any, d4: Any, d5: Any, d6: Any, *, a: float, b: float, c: float
-) -> tuple:
-    """B^T d: an input window for four taps."""
-    aa, bb, cc = a * a, b * b, c * c
-    found = [d6 - (aa + bb + cc) * d4 + (aa * bb + aa * cc + bb * cc) * d2 - aa * bb * cc * d0]
-    for p, q, r in ((a, bb, cc), (b, aa, cc), (c, aa, bb)):
-        even, odd = d6 - (q + r) * d4 + q * r * d2, p * (d5 - (q + r) * d3 + q * r * d1)
-        found += even + odd, even - odd
-    return tuple(found)
-
-
-def _kernel_4(xp: Any, g0: Any, g1: Any, g2: Any, g3: Any, *, a: float, b: float, c: float) -> tuple:
-    """G g: four taps of a kernel, or an output's tile of cotangents."""
-    aa, bb, cc = a * a, b * b, c * c
-    found = [-1 / (aa * bb * cc) * g0]
-    for p, q, r in ((a, bb, cc), (b, aa, cc), (c, aa, bb)):
-        pp = p * p
-        scale = 1 / (2 * pp * (pp - q) * (pp - r))
-        even, odd = scale * (g0 + pp * g2), scale * p * (g1 + pp * g3)
-        found += even + odd, even - odd
-    return tuple(found)
-
-
-def _kernel_4_backwards(
-    xp: Any, g0: Any, g1: Any, g2: Any, g3: Any, *, a: float, b: float, c: float
-) -> tuple:
-    """The same for the taps in reverse order."""
-    return _kernel_4(xp, g3, g2, g1, g0, a=a, b=b, c=c)
-
-
-def _tile_4(
-    xp: Any, m0: Any, m1: Any, m2: Any, m3: Any, m4: Any, m5: Any, m6: Any, *, a: float, b: float, c: float
-) -> tuple:
-    """A^T m: four outputs, or the gradient of four taps."""
-    even = [m1 + m2, m3 + m4, m5 + m6]
-    odd = [p * (m - n) for p, m, n in ((a, m1, m2), (b, m3, m4), (c, m5, m6))]
-    squares = a * a, b * b, c * c
-    return (
-        m0 + even[0] + even[1] + even[2],
-        odd[0] + odd[1] + odd[2],
-        squares[0] * even[0] + squares[1] * even[1] + squares[2] * even[2],
-        squares[0] * odd[0] + squares[1] * odd[1] + squares[2] * odd[2],
-    )
+def _in_turns(even: tuple, odd: tuple) -> tuple:
+    return tuple(one for pair in zip(even, odd, strict=True) for one in pair)
 
 
 class Scheme(NamedTuple):
@@ -239,44 +186,48 @@ class Scheme(NamedTuple):
         return self.window.shape(1, 1)[0]
 
 
-def _dense(flat: bool) -> Scheme:
-    def transform(function: Callable[..., tuple], taken: int, made: int) -> Transform:
-        return Transform(Formula(function, _POINTS), taken, made, flat=flat)
+def _scheme(side: int, points: Points, flat: bool = False) -> Scheme:
+    """For kernels of this side at stride 1, or flat ones."""
 
-    window, tile = transform(_window, 6, 6), transform(_tile, 6, 4)
+    def transform(function: Callable[..., tuple], taken: int, made: int, **settings: Any) -> Transform:
+        return Transform(Formula(function, {"points": points, **settings}), taken, made, flat=flat)
+
+    n = _count(points)
+    window, tile = transform(_window, n, n), transform(_tile, n, TILE, results=TILE)
     return Scheme(
-        3, 1, window, transform(_kernel, 3, 6), tile, transform(_cotangent, 4, 6), transform(_taps, 6, 3),
-        window, transform(_kernel_backwards, 3, 6), tile,
+        side, 1, window, transform(_kernel, side, n), tile,
+        transform(_kernel, TILE, n), transform(_tile, n, side, results=side),
+        window, transform(_kernel_backwards, side, n), tile,
     )  # fmt: skip
 
 
-def _strided() -> Scheme:
-    """The phases are channels, behind one another; in the input gradient they have matrices of their own."""
+def _strided(side: int, points: Points) -> Scheme:
+    """For kernels of this side at stride 2; phases are channels, and matrices in the input gradient."""
 
-    def transform(function: Callable[..., tuple], taken: int, made: int, axis: int) -> Transform:
-        return Transform(Formula(function, _POINTS_2), taken, made, 2, axis)
+    def transform(
+        function: Callable[..., tuple], taken: int, made: int, phases: int, axis: int = 1, **settings: Any
+    ) -> Transform:
+        return Transform(Formula(function, {"points": points, **settings}), taken, made, phases, axis)
 
+    n = _count(points)
     return Scheme(
-        4, 2,
-        transform(_windows_of_phases, 10, 10, 1),
-        transform(_kernels_of_phases, 4, 10, 2),
-        Transform(Formula(_tile_2, _POINTS_2), 5, 4),
-        Transform(Formula(_cotangent_2, _POINTS_2), 4, 5),
-        transform(_taps_of_phases, 10, 4, 2),
-        transform(_windows_for_phases, 6, 10, 0),
-        transform(_kernels_for_phases, 4, 10, 0),
-        transform(_tiles_of_phases, 10, 8, 0),
+        side, 2,
+        transform(_windows_of_phases, 2 * n, 2 * n, 2),
+        transform(_kernels_of_phases, side, 2 * n, 2, 2),
+        transform(_tile, n, TILE, 1, results=TILE),
+        transform(_kernel, TILE, n, 1),
+        transform(_taps_of_phases, 2 * n, side, 2, 2, results=side),
+        transform(_windows_for_phases, n + 1, 2 * n, 2, 0),
+        transform(_kernels_for_phases, side, 2 * n, 2, 0),
+        transform(_tiles_of_phases, 2 * n, 2 * TILE, 2, 0, results=2 * TILE),
     )  # fmt: skip
 
 
-def _in_pieces() -> Scheme:
-    def transform(function: Callable[..., tuple], taken: int, made: int) -> Transform:
-        return Transform(Formula(function, _POINTS_4), taken, made, flat=True)
+_TWO_TAPS = Points(0.5, 1.5, None, zero=False, infinity=True)
+_THREE_TAPS = Points(0.625, 1.5, None, zero=True, infinity=True)
+_FOUR_TAPS = Points(0.5, 1.0, 2.0, zero=True, infinity=False)
+_FIVE_TAPS = Points(0.5, 1.0, 1.75, zero=True, infinity=True)
 
-    window, kernel, tile = transform(_window_4, 7, 7), transform(_kernel_4, 4, 7), transform(_tile_4, 7, 4)
-    return Scheme(
-        4, 1, window, kernel, tile, kernel, tile, window, transform(_kernel_4_backwards, 4, 7), tile
-    )
-
-
-DENSE, STRIDED, ROW, PIECES = _dense(False), _strided(), _dense(True), _in_pieces()
+DENSE = {3: _scheme(3, _THREE_TAPS), 5: _scheme(5, _FIVE_TAPS)}
+STRIDED = {4: _strided(4, _TWO_TAPS), 6: _strided(6, _THREE_TAPS)}
+ROW, PIECES = _scheme(3, _THREE_TAPS, flat=True), _scheme(4, _FOUR_TAPS, flat=True)

@@ -6,7 +6,9 @@ Approximate: TypeAlias = Literal["none", "tanh"]
 AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
 TimeDirection: TypeAlias = Literal["forward", "reverse", "bidirectional"]
 Layout: TypeAlias = Literal["onnx", "torch", "keras", "cudnn", "flax", "equinox", "flashrnn", "xlstm"]
-ConvMethod: TypeAlias = Literal["auto", "pointwise", "winograd", "patches", "shifted", "taps", "fft"]
+ConvMethod: TypeAlias = Literal[
+    "auto", "pointwise", "winograd", "patches", "clipped", "shifted", "taps", "fft"
+]
 Nonlinearity: TypeAlias = Literal["tanh", "relu"]
 Operator: TypeAlias = Literal["lstm", "gru", "rnn", "slstm"]
 PerSample: TypeAlias = bool | Literal["norm"]

@@ -24,6 +24,7 @@ from xpgrad.engine.programs.recorded import (
     shape_of,
 )
 
+_SHORT = 8  # elements of a row that take less time than the row itself
 _PIECES = 1024  # the most instructions for an array with more axes than an instruction has
 
 
@@ -91,6 +92,7 @@ class RecordedArithmetic:
     def emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
         """Arithmetic on arrays of the target's shape; several instructions if it has too many axes."""
         sizes, strides = merged(target.sizes, [target.strides, *(x.strides for x in operands)])
+        _put_a_long_axis_last(sizes, strides)
         if len(sizes) > AXES:
             known = [k for k, size in enumerate(target.sizes) if isinstance(size, int) and size > 1]
             axis = min(known, key=target.shape.__getitem__)
@@ -174,6 +176,17 @@ def real_strides(x: Recorded) -> Strides:
     if x.shape[0] == 1:
         rows = max(x.shape[1], 1) if columns == 1 else 1
     return rows, columns
+
+
+def _put_a_long_axis_last(sizes: list[int | Quantity], strides: Sequence[list[int]]) -> None:
+    """Exchange a last axis of few elements for the longest one: each row costs as much as some elements."""
+    known = [size if isinstance(size, int) else 0 for size in sizes]
+    if not known or not 0 < known[-1] < _SHORT:
+        return
+    longest = known.index(max(known))
+    sizes[longest], sizes[-1] = sizes[-1], sizes[longest]
+    for own in strides:
+        own[longest], own[-1] = own[-1], own[longest]
 
 
 def merged(shape: Sizes, strides: Sequence[Strides]) -> tuple[list[int | Quantity], list[list[int]]]:
