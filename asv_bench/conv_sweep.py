@@ -101,7 +101,7 @@ SWEEPS = (
     Sweep(
         "groups of 3 x 3: N, C, size = 8, 64, 28",
         "channels in a group",
-        ("taps", "shifted", "patches"),
+        ("winograd", "taps", "shifted", "patches"),
         {c: ((8, 64, 28, 28), (64, c, 3, 3), 64 // c) for c in (1, 2, 4, 8, 16, 32)},
     ),
     Sweep(

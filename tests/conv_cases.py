@@ -88,6 +88,9 @@ CASES = {
     "5x5-volume": Case((2, 2, 4, 7, 6), (3, 2, 2, 5, 4), {"pads": [1, 2, 0, 1, 2, 3]}),
     "6x6": Case((2, 3, 13, 18), (4, 3, 6, 6), {"strides": 2, "pads": [1, 3, 2, 1]}),
     "6x6-filled-up": Case((2, 3, 14, 15), (5, 3, 5, 5), {"strides": 2, "pads": 2}),
+    "3x3-groups": Case((3, 6, 9, 7), (9, 2, 3, 3), {"group": 3, "pads": 1}),
+    "5x5-groups": Case((2, 4, 11, 8), (6, 2, 5, 5), {"group": 2, "pads": [2, 1, 0, 2], "strides": 2}),
+    "row-groups": Case((3, 4, 29), (6, 2, 5), {"group": 2, "dilations": 2, "pads": [3, 5]}),
     "row-of-3": Case((2, 3, 23), (5, 3, 3), {"pads": [1, 2]}),
     "row-of-4": Case((3, 2, 17), (4, 2, 4), {"pads": [0, 2]}),
     "row-of-pieces": Case((3, 4, 70), (5, 4, 11), {"pads": [7, 4]}),
@@ -136,8 +139,9 @@ def squares(draw: st.DrawFn) -> Case:
         size, kernel = [draw(st.integers(first, 5)), *size], [first, *kernel]
         pads = [pad, *begin, pad, *end]
         attributes = {"strides": [1, stride, stride], "pads": pads, "dilations": [1, *dilations]}
-    N, C, O = (draw(st.integers(1, most)) for most in (3, 4, 4))
-    return Case((N, C, *size), (O, C, *kernel), attributes, seed=draw(st.integers(0, 10**6)))
+    N, C, O, group = (draw(st.integers(1, most)) for most in (3, 4, 4, 2))
+    attributes["group"] = group
+    return Case((N, group * C, *size), (group * O, C, *kernel), attributes, seed=draw(st.integers(0, 10**6)))
 
 
 @st.composite

@@ -184,7 +184,8 @@ def test_methods_refuse_what_they_cannot_compute(
 ) -> None:
     W = np.ones((6, 4 // attributes.get("group", 1), kernel, kernel))
     possible = [("fft", {"group": 2}), ("pointwise", {"group": 2}), ("pointwise", {"dilations": 2}),
-                ("winograd", {"strides": 2}), ("winograd", {"dilations": 2})]  # fmt: skip
+                ("winograd", {"group": 2}), ("winograd", {"strides": 2}),
+                ("winograd", {"dilations": 2})]  # fmt: skip
     if (method, attributes) in possible:
         assert xpgrad.conv(X, W, method=method, **attributes).shape[1] == 6
     else:

@@ -69,10 +69,10 @@ def test_random_squares_by_winograd(case: Case) -> None:
     arrays = case.arrays()
     expected = case.expected(arrays)
     for label, actual in results(arrays, method="winograd", **case.attributes).items():
-        assert_close(actual, expected[label], rtol=1e-12, label=label)
+        assert_close(actual, expected[label], rtol=1e-12, atol=1e-13, label=label)
     with without_programs():
         for label, actual in results(arrays, method="winograd", **case.attributes).items():
-            assert_close(actual, expected[label], rtol=1e-12, label=label)
+            assert_close(actual, expected[label], rtol=1e-12, atol=1e-13, label=label)
 
 
 def test_the_cases_reach_every_method() -> None:

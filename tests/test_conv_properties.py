@@ -153,6 +153,8 @@ def test_the_rule_for_rows_of_taps(X: tuple, W: tuple, dilations: int, expected:
      ((2, 256, 33, 33), (256, 256, 3, 3), {"pads": 12, "dilations": 12}, "clipped clipped clipped"),
      ((128, 512, 2, 2), (512, 512, 3, 3), {"pads": 1}, "clipped clipped clipped"),
      ((64, 64, 2, 2), (64, 64, 3, 3), {"pads": 1}, "patches patches patches"),
+     ((8, 240, 28, 28), (240, 120, 3, 3), {"pads": 1, "group": 2}, "winograd winograd winograd"),
+     ((8, 64, 28, 28), (64, 16, 3, 3), {"pads": 1, "group": 4}, "taps taps taps"),
      ((16, 64, 7, 7), (256, 64, 5, 5), {}, "winograd patches winograd"),
      ((16, 32, 8, 8), (64, 32, 7, 7), {}, "patches patches patches"),
      ((64, 6, 14, 14), (16, 6, 5, 5), {}, "taps taps taps"),

@@ -195,6 +195,8 @@ def _filled(columns: int) -> float:
 
 def _winograd_costs(g: ConvGeometry, compiled: bool) -> dict[str, float]:
     """For each sum the transforms of windows and kernels, and the products at each of their elements."""
+    if g.group > 1:
+        return {sums: g.group * cost for sums, cost in _winograd_costs(g.of_a_group(), compiled).items()}
     costs, split = _WINOGRAD, 0
     if max(g.dilations) > 1:
         split = g.channels * prod(g.size) + g.outputs * prod(g.output_size)

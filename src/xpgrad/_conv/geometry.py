@@ -126,6 +126,11 @@ class ConvGeometry:
             begin=tuple((k - 1) * d - b for k, d, b in reach),
         )
 
+    def of_a_group(self) -> ConvGeometry:
+        """The geometry of one group."""
+        channels, outputs = self.channels // self.group, self.outputs // self.group
+        return replace(self, group=1, channels=channels, outputs=outputs)
+
     def per_sample(self) -> ConvGeometry:
         """The geometry with separate weights for each sample: the samples are groups of one image."""
         n = max(self.batch, 1)

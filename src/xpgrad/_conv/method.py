@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeVar, cast
 
@@ -48,6 +48,35 @@ def with_bias(engine: Engine, Y: Any, B: Any, target: Any = None) -> Any:
     if B is None:
         return Y
     return engine.add(Y, engine.xp.reshape(B, (B.shape[0],) + (1,) * (Y.ndim - 2)), target)
+
+
+def by_groups(
+    compute: Callable[..., Any], engine: Engine, geometry: ConvGeometry, arrays: Sequence[Any],
+    axes: Sequence[int], shape: Sequence[int],
+) -> Any:  # fmt: skip
+    """A sum of this shape, whose groups are ``compute(engine, geometry, *arrays)`` with one group each.
+
+    `axes` has the axis of the groups in each array, and in the sum: that of channels, or the first one.
+    """
+    xp, count, own = engine.xp, geometry.group, geometry.of_a_group()
+
+    def in_groups(sizes: Sequence[int], axis: int) -> tuple[int, ...]:
+        return (*sizes[:axis], count, sizes[axis] // count, *sizes[axis + 1 :])
+
+    *given, axis = axes
+    each = zip(arrays, given, strict=True)
+    apart = [None if x is None else xp.reshape(x, in_groups(x.shape, at)) for x, at in each]
+
+    def some(group: slice, target: Any) -> Any:
+        parts = []
+        for x, at in zip(apart, given, strict=True):
+            before = (slice(None),) * at
+            parts.append(None if x is None else x[(*before, group, ...)][(*before, 0, ...)])
+        return xp.expand_dims(compute(engine, own, *parts), axis=axis)
+
+    groups = [slice(number, number + 1) for number in range(count)]
+    whole = engine.assemble(some, groups, axis=axis, shape=in_groups(shape, axis), like=arrays[0], alike=True)
+    return xp.reshape(whole, tuple(shape))
 
 
 def image_size(geometry: ConvGeometry) -> int:

@@ -35,7 +35,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method
+from xpgrad._conv.method import Method, by_groups
 from xpgrad._conv.winograd_formulas import TILE, Scheme
 from xpgrad._conv.winograd_images import AsImages
 from xpgrad._conv.winograd_sizes import (
@@ -62,7 +62,7 @@ class Winograd(Method):
     name = "winograd"
 
     def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
-        """It needs small kernels at a stride of 1 or 2, or a row of taps, and one group."""
+        """It needs small kernels at a stride of 1 or 2, or a row of taps."""
         g = geometry
         if g.rank > 3:
             return f"there are {g.rank} spatial dimensions, not 1 to 3"
@@ -81,8 +81,6 @@ class Winograd(Method):
                 f"dilations are {g.dilations} with a kernel of shape {g.kernel} and strides of {g.strides}, "
                 "not 1, or of sequences, or of images with strides of 1"
             )
-        if g.group != 1:
-            return f"group is {g.group}, not 1"
         if g.rank == 3 and not (g.strides[0] == 1 and max(g.begin[0], g.end[0]) < g.kernel[0]):
             return (
                 f"the first dimension has stride {g.strides[0]} and pads of {g.begin[0]} and {g.end[0]}, "
@@ -92,6 +90,8 @@ class Winograd(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """In the order of the equation: G g, then for each block B^T d, the products, A^T m."""
+        if geometry.group > 1:
+            return by_groups(self.forward, engine, geometry, (X, W, B), (1, 0, 0, 1), geometry.output_shape)
         g = of_images(geometry)
         images = AsImages.of_forward(engine, geometry, g)
         kernels = _Kernels(engine, images.of_kernel(W), scheme_of(g).kernel, False)
@@ -99,6 +99,10 @@ class Winograd(Method):
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """A forward of the adjoint geometry."""
+        if geometry.group > 1:
+            return by_groups(
+                self.input_gradient, engine, geometry, (dY, W, B), (1, 0, 0, 1), geometry.input_shape
+            )
         g, scheme = of_images(geometry), scheme_of(geometry)
         images = AsImages.of_forward(engine, geometry, g).adjoint()
         kernels = _Kernels(engine, images.of_kernel(W), scheme.back_kernel, True)
@@ -106,6 +110,10 @@ class Winograd(Method):
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """Sums of products over all tiles, and one interpolation at the end."""
+        if geometry.group > 1:
+            return by_groups(
+                self.weight_gradient, engine, geometry, (dY, X), (1, 1, 0), geometry.weight_shape
+            )
         g = of_images(geometry)
         images = AsImages.of_forward(engine, geometry, g)
         gradient = _WeightGradient(engine, g, images, scheme_of(g), dY, X)

@@ -17,6 +17,7 @@ from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.code import ProgramCode
 from xpgrad.engine.programs.instructions import Address, Block, OperandAddress, Work
 from xpgrad.engine.programs.recorded import Recorded
+from xpgrad.engine.programs.shares import Share
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.program import Draft
@@ -75,6 +76,7 @@ class Pattern:
         self._draft, self._first, self._start = draft, start, start  # of the first and of the last part
         self._begin, self._known, self._placed = len(draft.instructions), Block(0).number, draft.placed()
         self._inner: list[Repetition] = []
+        self._shares: list[Share | None] = []
         self._result: Any = None
         self._can_run_again = False
 
@@ -83,12 +85,15 @@ class Pattern:
         draft, self._result = self._draft, result
         self._instructions = draft.instructions[self._begin :]
         self._inner = [one for one in draft.repetitions if one.begin >= self._begin]
+        # of regions within the part; the part itself may be in a share, which has no regions within
+        self._shares = [None if share == draft.share else share for share in draft.shares[self._begin :]]
         used = {block for one in self._instructions for block in one.blocks()}
         own = {block for block in used if block.number > self._known}
         self._last = Repetition(self._begin, self._instructions, own)
         # a guard checks each instruction, and Python may have to start an instruction's threads
         can = bool(self._instructions) and all(one.is_native() for one in self._instructions)
-        self._can_run_again = can and result is None and not self._inner and not guard.on
+        plain = not self._inner and not any(self._shares)
+        self._can_run_again = can and result is None and plain and not guard.on
         return all(type(one) is Work for one in self._instructions) and self._placed == draft.placed()
 
     def repeat(self, start: int) -> Any:
@@ -106,9 +111,11 @@ class Pattern:
                 copy.zones = block.zones
             return copies[block]
 
-        begin, distance = len(draft.instructions), start - self._first
-        for one in self._instructions:
+        begin, distance, outer = len(draft.instructions), start - self._first, draft.share
+        for one, share in zip(self._instructions, self._shares, strict=True):
+            draft.share = Share(share.region + begin - self._begin, share.number) if share else outer
             draft.add(one.moved(distance, own))
+        draft.share = outer
         for inner in self._inner:
             first = inner.begin - self._begin + begin
             works = draft.instructions[first : first + len(inner.instructions)]
