@@ -126,7 +126,8 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool
     name = _for_all_sums(g, compiled, transforms, launches)
     if name is not None:
         return dict.fromkeys(SUMS, name)
-    direct = {sums: _direct(g, compiled, sums) for sums in SUMS}
+    inside = multiplications_inside(g)
+    direct = {sums: _direct(g, compiled, inside, sums) for sums in SUMS}
     # without compiled loops the transforms of a row take longer than the products that they save
     if METHODS["winograd"].why_not(g, transforms) is not None or (takes_rows(g) and not compiled):
         return {sums: name for sums, (name, _) in direct.items()}
@@ -134,11 +135,10 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool
     return {sums: "winograd" if filtered[sums] < cost else name for sums, (name, cost) in direct.items()}
 
 
-def _direct(g: ConvGeometry, compiled: bool, sums: str) -> tuple[str, float]:
-    """The best method of the direct sum, and its cost."""
+def _direct(g: ConvGeometry, compiled: bool, inside: int, sums: str) -> tuple[str, float]:
+    """The best method of the direct sum, and its cost; `inside` is `multiplications_inside`."""
     if compiled:
-        return min(_compiled_costs(g, sums).items(), key=itemgetter(1))
-    inside = multiplications_inside(g)
+        return min(_compiled_costs(g, inside, sums).items(), key=itemgetter(1))
     if g.channels // g.group < _SHIFTED_CHANNELS:
         return "patches", g.multiplications
     if inside < _INSIDE * g.multiplications:
@@ -163,7 +163,7 @@ def _for_all_sums(g: ConvGeometry, compiled: bool, transforms: bool, launches: b
     return "patches" if launches else "taps" if few else None
 
 
-def _compiled_costs(g: ConvGeometry, sums: str) -> dict[str, float]:
+def _compiled_costs(g: ConvGeometry, inside: int, sums: str) -> dict[str, float]:
     """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     made = g.outputs // g.group
@@ -178,7 +178,6 @@ def _compiled_costs(g: ConvGeometry, sums: str) -> dict[str, float]:
         "taps": _TAP_IN_TILES * in_tiles + _WEIGHT_IN_TILES * weights + passes,
         "patches": _PATCHES * g.multiplications + _WEIGHT * weights + patch_element * elements,
     }
-    inside = multiplications_inside(g)
     if inside < _INSIDE * g.multiplications:
         copied = _PATCH_ELEMENT / made + _PATCH_ELEMENT_ADDED * g.group / g.channels
         products = _WEIGHT_OF_TAP * weights + _PASSES_OF_TAP * prod(g.kernel)
@@ -202,8 +201,8 @@ def _winograd_costs(g: ConvGeometry, compiled: bool) -> dict[str, float]:
         split = g.channels * prod(g.size) + g.outputs * prod(g.output_size)
     g = of_images(g)
     if compiled:
-        costs = _COMPILED_WINOGRAD if max(g.strides) == 1 else _COMPILED_PHASES
-        costs = _COMPILED_ROWS if takes_rows(g) else costs
+        dense = _COMPILED_ROWS if takes_rows(g) else _COMPILED_WINOGRAD
+        costs = dense if max(g.strides) == 1 else _COMPILED_PHASES
     kernels = points_of_kernels(g) * g.channels * g.outputs
 
     def cost(windows: WindowSums, added: int) -> float:

@@ -9,6 +9,7 @@ elements.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from math import prod
 from operator import sub
 from typing import Any, NamedTuple
@@ -21,11 +22,11 @@ from xpgrad.engine.protocol import Engine
 
 
 class _Meeting(NamedTuple):
-    """A tap, and the elements of inputs and of outputs that meet there."""
+    """A tap, and the elements of inputs and of outputs that meet there; exchanged for the input gradient."""
 
     tap: int
-    inputs: tuple[Embedding]
-    outputs: tuple[Embedding]
+    read: tuple[Embedding]
+    made: tuple[Embedding]
 
 
 class Clipped(Method):
@@ -35,31 +36,14 @@ class Clipped(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        g, weights = geometry, tap_weights(engine, geometry, W)
-
-        def block(images: slice, target: Any) -> Any:
-            part, total = X[images, ...], None
-            shape = (part.shape[0], *g.output_shape[1:])
-            for tap, inputs, outputs in _meetings(g):
-                P = engine.product(weights[tap, ...], engine.patches(part, inputs, g.group))
-                total = engine.add_patches(total, P, outputs, shape, B, target)
-            return total
-
-        return engine.assemble(block, image_blocks(engine, g), shape=g.output_shape, like=X, alike=True)
+        weights = tap_weights(engine, geometry, W)
+        return _sums_over_taps(engine, geometry, X, weights, _meetings(geometry), geometry.output_shape, B)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        g, weights = geometry, tap_weights(engine, geometry, W, transposed=True)
-
-        def block(images: slice, target: Any) -> Any:
-            part, total = dY[images, ...], None
-            shape = (part.shape[0], *g.input_shape[1:])
-            for tap, inputs, outputs in _meetings(g):
-                P = engine.product(weights[tap, ...], engine.patches(part, outputs, g.group))
-                total = engine.add_patches(total, P, inputs, shape, B, target)
-            return total
-
-        return engine.assemble(block, image_blocks(engine, g), shape=g.input_shape, like=dY, alike=True)
+        meetings = [_Meeting(tap, outputs, inputs) for tap, inputs, outputs in _meetings(geometry)]
+        weights = tap_weights(engine, geometry, W, transposed=True)
+        return _sums_over_taps(engine, geometry, dY, weights, meetings, geometry.input_shape, B)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
@@ -79,6 +63,21 @@ class Clipped(Method):
         nothing = xp.zeros_like(totals[0]) if len(met) < len(g.taps) else None
         dW = xp.stack([met.get(tap, nothing) for tap in range(len(g.taps))], axis=-1)
         return xp.reshape(dW, g.weight_shape)
+
+
+def _sums_over_taps(
+    engine: Engine, g: ConvGeometry, x: Any, weights: Any, meetings: Sequence[_Meeting], shape: Sizes, B: Any
+) -> Any:
+    """The sums of this shape: the elements that each tap reads times its weights, plus B (channels,)."""
+
+    def block(images: slice, target: Any) -> Any:
+        part, total = x[images, ...], None
+        for tap, read, made in meetings:
+            P = engine.product(weights[tap, ...], engine.patches(part, read, g.group))
+            total = engine.add_patches(total, P, made, (part.shape[0], *shape[1:]), B, target)
+        return total
+
+    return engine.assemble(block, image_blocks(engine, g), shape=shape, like=x, alike=True)
 
 
 @kept

@@ -41,10 +41,10 @@ from xpgrad._conv.winograd_images import AsImages
 from xpgrad._conv.winograd_sizes import (
     WindowSums,
     elements_of_kernels,
+    fits_a_square,
     of_images,
     points_of_kernels,
     scheme_of,
-    side_of,
     takes_rows,
     taps_apart,
 )
@@ -68,7 +68,7 @@ class Winograd(Method):
             return f"there are {g.rank} spatial dimensions, not 1 to 3"
         is_row = takes_rows(g) and g.kernel[-1] > 2 and max(g.strides) == 1
         strides, sides = set(g.strides[-2:]), set(g.kernel[-2:])
-        is_square = g.rank > 1 and strides in ({1}, {2}) and min(sides) > 1 and side_of(g) is not None
+        is_square = g.rank > 1 and strides in ({1}, {2}) and min(sides) > 1 and fits_a_square(g)
         if not (is_row or is_square):
             return (
                 f"the kernel has shape {g.kernel}, strides are {g.strides} and pads begin with {g.begin}, "
@@ -116,14 +116,15 @@ class Winograd(Method):
             )
         g = of_images(geometry)
         images = AsImages.of_forward(engine, geometry, g)
-        gradient = _WeightGradient(engine, g, images, scheme_of(g), dY, X)
+        sums = WindowSums.of_forward(g)
+        gradient = _WeightGradient(engine, g, images, scheme_of(g), sums, dY, X)
         parts = _parts_of_kernels(engine, g, g.outputs, g.channels)
-        if len(parts) > 1 and _is_one_block(WindowSums.of_forward(g), g.batch):
+        if len(parts) > 1 and _is_one_block(sums, g.batch):
             dW = gradient.in_parts(parts)
         else:
             totals = elements_of_kernels(g)
             # each block reads and writes the totals
-            blocks = _blocks(engine, WindowSums.of_forward(g), g.batch, min(totals // 2, _FEW_IMAGES))
+            blocks = _blocks(engine, sums, g.batch, min(totals // 2, _FEW_IMAGES))
             dW = gradient.taps(engine.accumulate(gradient.add_block, blocks, totals))
         return images.kernels_of(dW)
 
@@ -288,12 +289,9 @@ class _WeightGradient(NamedTuple):
     g: ConvGeometry
     as_images: AsImages
     scheme: Scheme
+    sums: WindowSums
     dY: Any
     X: Any
-
-    @property
-    def _sums(self) -> WindowSums:
-        return WindowSums.of_forward(self.g)
 
     def _images(self, images: slice) -> tuple[Any, Any]:
         """Some images, and their cotangents."""
@@ -304,7 +302,7 @@ class _WeightGradient(NamedTuple):
     def _points(self, X: Any, dY: Any, band: slice) -> Iterator[tuple[Any, Any]]:
         """Those of a band of images."""
         engine, scheme = self.engine, self.scheme
-        windows = self._sums.windows(band)
+        windows = self.sums.windows(band)
         flat, end = scheme.tile.flat, slice(0, band.stop)
         tiles = windows._replace(step=TILE, begin=(0, -band.start) if flat else (-band.start, 0))
         # what comes after the band belongs to the next one
@@ -334,7 +332,7 @@ class _WeightGradient(NamedTuple):
     def add_block(self, images: slice, totals: list[Any] | None) -> list[Any]:
         """The totals and what some images give."""
         both = self._images(images)
-        for band in _bands(self.engine, self._sums, images):
+        for band in _bands(self.engine, self.sums, images):
             with self._points(*both, band) as points:
                 factors = self._factors(*points)
                 added = zip(totals or [None] * len(factors), factors, strict=True)
@@ -363,7 +361,7 @@ class _WeightGradient(NamedTuple):
 
     def in_parts(self, parts: list[slice]) -> Any:
         """Some outputs' kernels after the others: at the points they are four times as large."""
-        images, whole = self._images(slice(0, self.g.batch)), slice(0, self._sums.made[self._sums.axis])
+        images, whole = self._images(slice(0, self.g.batch)), slice(0, self.sums.made[self.sums.axis])
         with self._points(*images, whole) as (D, V):
 
             def some(outputs: slice, target: Any) -> Any:

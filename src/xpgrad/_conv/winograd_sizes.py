@@ -17,13 +17,18 @@ def takes_rows(g: ConvGeometry) -> bool:
     return g.rank == 1 or (g.rank == 2 and g.kernel[0] == 1)
 
 
-def side_of(g: ConvGeometry) -> int | None:
-    """The side of the smallest square that kernels fit into, of those with transforms."""
-    needed = max(map(add, g.kernel[-2:], zeros_before(g)[-2:]))
-    for side in DENSE if g.strides[-1] == 1 else STRIDED:  # the smallest one is first
-        if side >= needed:
-            return side
-    return None
+def _squares(g: ConvGeometry) -> dict[int, Scheme]:
+    """The transforms for the kernels' stride, by the side of a square; the smallest one is first."""
+    return DENSE if g.strides[-1] == 1 else STRIDED
+
+
+def _side_needed(g: ConvGeometry) -> int:
+    return max(map(add, g.kernel[-2:], zeros_before(g)[-2:]))
+
+
+def fits_a_square(g: ConvGeometry) -> bool:
+    """Whether kernels fit into a square with transforms."""
+    return _side_needed(g) <= max(_squares(g))
 
 
 def zeros_before(g: ConvGeometry) -> tuple[int, ...]:
@@ -34,12 +39,11 @@ def zeros_before(g: ConvGeometry) -> tuple[int, ...]:
 
 
 def scheme_of(g: ConvGeometry) -> Scheme:
-    """The transforms for these kernels."""
+    """The transforms for these kernels, of a row or of the smallest square that they fit into."""
     if takes_rows(g):
         return ROW if g.kernel[-1] == 3 else PIECES
-    side = side_of(g)
-    assert side is not None  # as `Winograd.why_not` has checked
-    return (DENSE if g.strides[-1] == 1 else STRIDED)[side]
+    needed = _side_needed(g)
+    return next(scheme for side, scheme in _squares(g).items() if side >= needed)
 
 
 def taps_apart(g: ConvGeometry) -> int:
