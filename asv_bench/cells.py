@@ -57,7 +57,7 @@ def main():
             ratios.append(theirs / ours)
             print(f"| {kind} {batch}, {hidden} | {ours:.0f} | {theirs:.0f} | {ratios[-1]:.2f} |")
     print(f"| geometric mean | | | {geometric_mean(ratios):.2f} |")
-    print(f"\n{STEPS} steps, {read_cpu().name}, {torch.get_num_threads()} threads.")
+    print(f"\n{STEPS} steps, {read_cpu().label}, {torch.get_num_threads()} threads.")
     if args.profile:
         run = runner(xpgrad_torch, "LSTMCell", *SIZES[0])
         run()

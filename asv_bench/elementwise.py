@@ -72,7 +72,7 @@ def table(names, columns, seconds):
         cells += [f"{found[column][name][1]:.1f}" for column in columns]
         yield f"| {label} | {' | '.join(cells)} |"
     yield ""
-    yield f"Medians of interleaved runs by `asv_bench/elementwise.py` on {read_cpu().name}; {threads()}."
+    yield f"Medians of interleaved runs by `asv_bench/elementwise.py` on {read_cpu().label}; {threads()}."
 
 
 def main():

@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="processes of each kind (default: 5)")
     parser.add_argument("--only", nargs="*", choices=STEPS, default=[*STEPS], help="first steps to measure")
     options = parser.parse_args()
-    print(f"{read_cpu().name}, seconds of CPU, {options.runs} runs\n")
+    print(f"{read_cpu().label}, seconds of CPU, {options.runs} runs\n")
     for text in table(options.runs, options.only):
         print(text, flush=True)
 

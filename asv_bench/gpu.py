@@ -98,7 +98,7 @@ def main() -> None:
         sizes = " x ".join(map(str, shape))
         lines.append([f"{name}{arguments}", sizes, *(f"{took:.2f}" for took in times)])
     gpu, threads = torch.cuda.get_device_name(), torch.get_num_threads()
-    places = f"{gpu} and on {read_cpu().name}, {threads} threads"
+    places = f"{gpu} and on {read_cpu().label}, {threads} threads"
     heading = f"Training steps on {places}; ms, PyTorch {torch.__version__}"
     sides = [f"{side}, {device}" for device in ("GPU", "CPU") for side in ("PyTorch", "xpgrad")]
     table(heading, ["module", "input", *sides], lines)

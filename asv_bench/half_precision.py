@@ -39,7 +39,7 @@ def main() -> None:
             lines.append([*label, "-", f"{medians([step(layers[1], X)])[0]:.2f}", "-"])
             continue
         lines.append([*label, f"{theirs:.2f}", f"{ours:.2f}", f"{theirs / ours:.2f}"])
-    heading = f"Training steps on {read_cpu().name}, {torch.get_num_threads()} threads, ms"
+    heading = f"Training steps on {read_cpu().label}, {torch.get_num_threads()} threads, ms"
     table(heading, ["layer", "input", "dtype", "PyTorch", "xpgrad", "speedup"], lines)
 
 

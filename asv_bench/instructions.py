@@ -181,7 +181,7 @@ def table(seconds):
         yield f"| {name} | {' | '.join(f'{cell:.3g}' for cell in cells)} |"
     yield ""
     threads = torch.get_num_threads()
-    yield f"Medians by `asv_bench/instructions.py` on {read_cpu().name}, {threads} threads."
+    yield f"Medians by `asv_bench/instructions.py` on {read_cpu().label}, {threads} threads."
 
 
 def main():
@@ -196,7 +196,7 @@ def main():
         print(line, flush=True)
         lines.append(line)
     if args.write:
-        write_between(machine_page(read_cpu().name), "instructions", "\n".join(lines))
+        write_between(machine_page(read_cpu().label), "instructions", "\n".join(lines))
 
 
 if __name__ == "__main__":

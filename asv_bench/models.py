@@ -133,7 +133,7 @@ def main() -> None:
     names = [name for name in WORKS if any(word in name.lower() for word in words)]
     if not names:
         parser.error(f"no network has any of the words {options.only}; there are {', '.join(WORKS)}")
-    print(f"{read_cpu().name}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
+    print(f"{read_cpu().label}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
     for line in table(options.steps, names):
         print(line, flush=True)
 

@@ -112,7 +112,7 @@ def main():
     )
     steps = parser.parse_args().steps
     torch.set_num_threads(1)
-    print(f"{read_cpu()}, PyTorch {torch.__version__}")
+    print(f"{read_cpu().label}, PyTorch {torch.__version__}")
     if steps is None:
         measure_times()
     else:

@@ -101,16 +101,16 @@ def main():
     parser.add_argument("--write", action="store_true", help="into the page in docs/machines")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    cpu = read_cpu()
-    print(f"One thread of {cpu.name}; NumPy {np.__version__}, PyTorch {torch.__version__}.\n")
+    cpu = read_cpu().label
+    print(f"One thread of {cpu}; NumPy {np.__version__}, PyTorch {torch.__version__}.\n")
     lines = []
     with in_one_thread():
         for line in table([given.dtype] if given.dtype else DTYPES, given.seconds):
             print(line, flush=True)
             lines.append(line)
     if given.write:
-        head = f"One thread of {cpu.name}; NumPy {np.__version__}, PyTorch {torch.__version__}. GFLOP/s."
-        write_between(machine_page(read_cpu().name), MARK, "\n".join([head, "", *lines]))
+        head = f"One thread of {cpu}; NumPy {np.__version__}, PyTorch {torch.__version__}. GFLOP/s."
+        write_between(machine_page(cpu), MARK, "\n".join([head, "", *lines]))
 
 
 if __name__ == "__main__":

@@ -142,14 +142,14 @@ def main():
     given = parser.parse_args()
     engine, cpu = engines.of_type(torch.zeros(1)), read_cpu()
     best = product_rate("float32", 2.0)
-    head = f"{cpu.name}, {torch.get_num_threads()} threads. The best product: {best / 1e9:.0f} GFLOP/s."
+    head = f"{cpu.label}, {torch.get_num_threads()} threads. The best product: {best / 1e9:.0f} GFLOP/s."
     print(f"{head}\n")
     lines = []
     for one in table(engine, best):
         print(one, flush=True)
         lines.append(one)
     if given.write:
-        write_between(machine_page(cpu.name), MARK, "\n".join([head, "", *lines]))
+        write_between(machine_page(cpu.label), MARK, "\n".join([head, "", *lines]))
 
 
 if __name__ == "__main__":

@@ -131,6 +131,12 @@ def test_avx512_from_cpuinfo_and_from_numpy():
     assert not info.cpu_has_avx512("", ["X86_V3"])
 
 
+def test_label_tells_processors_of_one_name_apart():
+    assert CPU("EPYC", "x86_64", 2, avx512=True).label == "EPYC"
+    assert CPU("EPYC", "AMD64", 2, avx512=False).label == "EPYC without AVX-512"
+    assert CPU("Neoverse", "aarch64", 2, avx512=False).label == "Neoverse"
+
+
 def test_cpu_name():
     assert info.cpu_name(CPUINFO) == "Some CPU @ 2 GHz"
     assert info.cpu_name("Processor: ARM") is None

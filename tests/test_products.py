@@ -130,20 +130,22 @@ def test_tiles_for_other_machines(name, dtype, monkeypatch):
 @pytest.mark.parametrize("paced", [True, False])
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_loop_of_a_tile_has_one_pass(dtype, by_rows, paced):
-    """Of two passes together LLVM keeps some sums on the stack, and a product takes up to twice as long."""
+def test_a_loop_of_a_tile_has_the_passes_of_the_machine(dtype, by_rows, paced):
+    """LLVM adds none: of two passes with many sums it keeps some on the stack, which takes twice as long."""
     shape = register_tiles.tiles()
     height, vectors = shape.tall
-    lanes = shape.lanes(dtype)
-    tile = register_tiles.matrix_tile(dtype, lanes, height, vectors, 1, by_rows, 0, paced=paced)
+    for passes in (1, shape.passes):
+        kind = height, vectors, 1, by_rows, 0
+        tile = register_tiles.matrix_tile(dtype, shape.lanes(dtype), *kind, paced=paced, passes=passes)
 
-    def run(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add):
-        tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add)
+        def run(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, tile=tile):
+            tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add)
 
-    module = binding.parse_assembly(str(written(run, f"void({', '.join(['int64'] * 10)})")[0]))
-    linker().optimize(module)
-    multiply_adds = re.findall(r"= (?:tail )?call .* @llvm\.fmuladd\.", str(module))
-    assert len(multiply_adds) == (1 + paced) * height * vectors  # a paced tile has two loops
+        module = binding.parse_assembly(str(written(run, f"void({', '.join(['int64'] * 10)})")[0]))
+        linker().optimize(module)
+        multiply_adds = re.findall(r"= (?:tail )?call .* @llvm\.fmuladd\.", str(module))
+        loops = 1 + paced + passes * (passes > 1)  # a paced tile has two loops; several passes leave a rest
+        assert len(multiply_adds) == loops * height * vectors
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -316,7 +318,7 @@ def test_products_in_threads_of_a_map_use_one_thread(monkeypatch):
 
 def test_the_text_says_what_it_holds(monkeypatch: pytest.MonkeyPatch):
     """A change of the tiles or of what goes around them is another file of the cache."""
-    assert formula_code.versions() in tiles_text("float32", 16, 8, 3)
+    assert formula_code.versions() in tiles_text("float32", 16, 8, 3, 1)
     texts: list[str] = []
     made = SimpleNamespace(run=SimpleNamespace(address=5))
     monkeypatch.setattr(formula_code, "load", lambda label, text, given: texts.append(text) or made)

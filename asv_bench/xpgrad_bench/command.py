@@ -182,7 +182,7 @@ def _installed(groups: Sequence[Group], workers: Workers) -> Sequence[Group]:
 def _machine(threads: int | None) -> dict[str, Any]:
     cpu = read_cpu()
     return {
-        "cpu": cpu.name,
+        "cpu": cpu.label,
         "cores": cpu.cores,
         "threads": threads or cpu.cores,
         "system": platform.system(),

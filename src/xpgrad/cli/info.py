@@ -58,6 +58,7 @@ VARIABLES = (
 WITHOUT_EFFECT = {"XPGRAD_PRODUCTS": "has no effect any more: compiled code has products of its own"}
 # OpenBLAS's names of its x86-64 kernel sets that use AVX-512; every other one stops at AVX2 or before.
 AVX512_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
+X86 = ("x86_64", "AMD64")
 
 
 # ------------------------------------------------------------------------------------------ the report
@@ -70,6 +71,12 @@ class CPU(NamedTuple):
     architecture: str
     cores: int
     avx512: bool
+
+    @property
+    def label(self) -> str:
+        """The name for tables of results; one name may mean processors with AVX-512 and without."""
+        lacks = not self.avx512 and self.architecture in X86
+        return f"{self.name} without AVX-512" if lacks else self.name
 
 
 class Pool(NamedTuple):
@@ -164,7 +171,7 @@ def hints(report: InfoReport) -> list[Hint]:
 
 
 def _kernel_set(report: InfoReport) -> Hint | None:
-    if not report.cpu.avx512 or report.cpu.architecture not in ("x86_64", "AMD64"):
+    if not report.cpu.avx512 or report.cpu.architecture not in X86:
         return None
     for pool in report.pools:
         if pool.library == "openblas" and pool.kernels and pool.kernels.lower() not in AVX512_KERNELS:

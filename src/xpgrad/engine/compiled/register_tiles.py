@@ -9,25 +9,29 @@ A function returns a tile, which compiled code calls. Distances and counts are i
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.machine_code import features, target
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
+from xpgrad.engine.process.memory import LINE
 
 
 class Tiles(NamedTuple):
     """The shapes of tiles for one kind of machine; a vector has `bytes` bytes.
 
     `tall` and `flat` are the rows and vectors of a `sum_tile`, for many rows and for the last few. `products`
-    are the rows of a `product_tile`, for 1, 2, ... vectors.
+    are the rows of a `product_tile`, for 1, 2, ... vectors. A matrix product's tallest tile has so many
+    `passes` of its loop in one.
     """
 
     bytes: int
     tall: tuple[int, int]
     flat: tuple[int, int]
     products: tuple[int, ...]
+    passes: int
 
     def lanes(self, dtype: str | np.dtype) -> int:
         """The elements of a vector."""
@@ -46,8 +50,8 @@ COPIED = 16
 SET, ADD, STREAM, CONTINUE = range(4)
 
 # A tile's sums, the vectors that it loads and a vector of equal elements fill 32 registers, or 16.
-_MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
-_FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
+_MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6), 1)
+_FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4), 2)
 
 
 @functools.cache
@@ -115,7 +119,7 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 @functools.cache
 def matrix_tile(
     dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: int,
-    goes_on: bool = False, streams: bool = False, paced: bool = False,
+    goes_on: bool = False, streams: bool = False, paced: bool = False, passes: int = 1, near: bool = False,
 ) -> Any:  # fmt: skip
     """A tile of a matrix product, C = A B or C += A B.
 
@@ -131,11 +135,13 @@ def matrix_tile(
     with CONTINUE, which needs `goes_on`. If it `streams`, STREAM needs a C whose rows begin with whole
     vectors of memory; otherwise STREAM is SET.
 
-    It prefetches C during the first passes if it is `paced`, else before them, which takes half as long to
-    compile.
+    It prefetches C during the first terms if it is `paced`, else before them, which takes half as long to
+    compile. It prefetches B unless that is `near`: in a near cache, as a panel is behind its first tile. So
+    many `passes` of its loop are one.
 
     It prefetches for later tiles: the byte at ``place + k * step`` for each k and each of `asks` pairs
-    (place, step), the last arguments; without pairs, and with A by rows, the rows of A behind its own.
+    (place, step), the last arguments; without pairs, with A by rows and single passes, the rows of A behind
+    its own.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -149,7 +155,7 @@ def matrix_tile(
             with code.builder.if_then(code.equal(add, CONTINUE)):
                 code.load_sums(sums, c, c_line, mask)
 
-        builder = code.builder
+        builder, apart = code.builder, max(1, LINE // (lanes * np.dtype(dtype).itemsize))
 
         def ask_row(m: Any) -> None:
             start = code.at(c, builder.mul(m, c_line))
@@ -157,15 +163,28 @@ def matrix_tile(
 
         def multiply(k: Any) -> None:
             row = builder.mul(k, b_line)
-            places = [code.at(code.at(start, row), v * lanes) for start in starts for v in range(vectors)]
-            code.prefetch([code.at(one, code.times(b_line, _AHEAD)) for one in places], write=False)
+            places = [[code.at(code.at(start, row), v * lanes) for v in range(vectors)] for start in starts]
+            for one in [] if near else itertools.chain(*(panel[::apart] for panel in places)):
+                code.prefetch([code.at(one, code.times(b_line, _AHEAD))], write=False)
             for place, step in zip(asked[::2], asked[1::2], strict=True):
                 code.prefetch_byte(builder.add(place, builder.mul(k, step)))
-            if by_rows and not asks and rows in (4, 8):  # one row for each k: a line has more elements
+            if by_rows and not asks and passes == 1 and rows in (4, 8):
+                # one row for each k: a line has more elements
                 row = builder.add(builder.and_(k, INT64(rows - 1)), INT64(rows))
                 code.prefetch([code.at(code.at(a, builder.mul(row, a_line)), k)], write=False, level=2)
-            loaded = [code.load(one) for one in places]
+            loaded = [code.load(one) for one in itertools.chain(*places)]
             code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
+
+        def multiply_all(first: Any, number: Any) -> None:
+            if passes > 1:
+                whole = builder.sdiv(number, INT64(passes))
+                with code.loop(whole) as k:
+                    for p in range(passes):
+                        multiply(builder.add(first, builder.add(code.times(k, passes), INT64(p))))
+                done = code.times(whole, passes)
+                first, number = builder.add(first, done), builder.sub(number, done)
+            with code.loop(number) as k:
+                multiply(builder.add(first, k))
 
         # A paced tile prefetches C during the sums: all at once would delay A and B. The others do so all at
         # once: that leaves registers for the pairs, and a low tile has little of C. A loop around short loops
@@ -178,13 +197,11 @@ def matrix_tile(
             with code.loop(first) as k:
                 ask_row(builder.sdiv(k, INT64(_PACE)))
                 multiply(k)
-            with code.loop(builder.sub(count, first)) as k:
-                multiply(builder.add(first, k))
+            multiply_all(first, builder.sub(count, first))
         else:
             for m in range(rows):
                 ask_row(INT64(m))
-            with code.loop(count) as k:
-                multiply(k)
+            multiply_all(INT64(0), count)
         code.add_to_sums(sums, c, c_line, mask, code.equal(add, ADD))
         if not streams:
             code.store(sums, c, c_line, mask)

@@ -515,7 +515,7 @@ def products_by_tiles(dtype, tiles, vectors, several):
 
 def tap_packing(dtype, kinds):
     """The function ``(data, part)`` of a TapPacking, for tiles of these kinds."""
-    real, (_, (tall_rows, _), _, _) = np.dtype(dtype).type, kinds
+    real, tall_rows = np.dtype(dtype).type, Tiles(*kinds).tall[0]
 
     @inside("contract")
     def pack(data, part):

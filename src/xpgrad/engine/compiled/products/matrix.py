@@ -307,9 +307,11 @@ _BY_PANELS_TAKES = (
 def compiled_products(dtype: str) -> Functions:
     """The compiled functions for a dtype."""
     from xpgrad.engine.compiled.cache import load
+    from xpgrad.engine.compiled.register_tiles import tiles
 
     lanes, height, vectors = _shape(dtype)
-    run_tiles = load(f"tiles_{dtype}", tiles_text(dtype, lanes, height, vectors)).run
+    text = tiles_text(dtype, lanes, height, vectors, tiles().passes)
+    run_tiles = load(f"tiles_{dtype}", text).run
     compiled = functools.partial(_compiled, dtype)
     return Functions(
         tiles=run_tiles.address,

@@ -231,9 +231,9 @@ def _packed_rows(dtype, height):
     return pack_rows
 
 
-def _many_rows(dtype, height):
+def _many_rows(dtype, lanes, height, vectors):
     """The function for any number of rows; for its arguments see `native_few_rows`."""
-    size = np.dtype(dtype).itemsize
+    size, width = np.dtype(dtype).itemsize, lanes * vectors
     # Between groups of packed rows: at a power of two, as many bytes as a tile has, they would push one
     # another out of a near cache.
     gap, pack_rows = LINE // size, _packed_rows(dtype, height)
@@ -242,13 +242,18 @@ def _many_rows(dtype, height):
     def many_rows(
         tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, b_column, n, k, c, c_line, add, work, most
     ):
-        """B is packed, as many columns of a block as stay in a cache."""
+        """B is packed, as many columns of a block as stay in a cache: about equally many each time.
+
+        A few last columns would read all of A once more.
+        """
         by_rows = 1 if a_column == 1 else 0
         a_line = a_row if by_rows else a_column
         block, some = block_of(k), ROWS if by_rows else PACKED_ROWS
         packed_a = work + size * block * most
-        for j in range(0, n, most):
-            columns = min(most, n - j)
+        pieces = max(1, (n + most - 1) // most)
+        even = (n + width * pieces - 1) // (width * pieces) * width
+        for j in range(0, n, even):
+            columns = min(even, n - j)
             for first in range(0, max(k, 1), block):
                 inner = min(block, k - first)
                 source = b + size * (b_row * first + b_column * j)
@@ -276,7 +281,7 @@ def multiply(dtype, lanes, height, vectors):
     size, width = np.dtype(dtype).itemsize, lanes * vectors
     share_panels = _panels(lanes, vectors).share_panels
     shape = (dtype, lanes, height, vectors)
-    by_rows, by_columns, many_rows = few_by_rows(*shape), few_by_columns(*shape), _many_rows(dtype, height)
+    by_rows, by_columns, many_rows = few_by_rows(*shape), few_by_columns(*shape), _many_rows(*shape)
     whole_lines = size * width % LINE == 0
 
     @inside()

@@ -12,7 +12,7 @@ from xpgrad.engine.compiled.folder import versions
 __all__ = ["tiles_text"]
 
 
-def tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
+def tiles_text(dtype: str, lanes: int, height: int, vectors: int, passes: int) -> str:
     """The function that runs through tiles: as tall as there are rows for, the last rows by lower ones.
 
     By rows, the last rows are one tile: a time loop's products have few rows, and several low tiles have too
@@ -24,19 +24,26 @@ def tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
         "columns": [height >> shift for shift in range(height.bit_length())],
     }
     widths = range(vectors, 0, -1)
-    by_rows = [("rows", h, v, 1) for v in widths for h in heights["rows"]]
-    by_columns = [("columns", h, v, 1) for v in widths for h in heights["columns"]]
-    text = _TilesText(np.dtype(dtype).itemsize, lanes, height, vectors)
+    tall = [(by, height, v, 1) for by in heights for v in widths]
+    low = [(by, h, v, 1) for by in heights for v in widths for h in heights[by][1:]]
+    text = _TilesText(np.dtype(dtype).itemsize, lanes, height, vectors, passes)
+
+    def made(by: str, h: int, v: int, p: int, options: str) -> str:
+        goes_on, streams = by == "rows" and v == vectors, (h, v) == (height, vectors)
+        shape = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, 0"
+        return f"matrix_tile({shape}, goes_on={goes_on}, streams={streams}{options})"
+
+    of_tallest = f", paced=True, passes={passes}"
     lines = [
         f"# tiles of matrix products in {dtype}; generated, {versions()}",
         "from xpgrad.engine.compiled.cache import cfunc",
         "from xpgrad.engine.compiled.native_ahead import advance, asked",
         "from xpgrad.engine.compiled.register_tiles import matrix_tile\n",
+        *(f"{text.name(*tile)} = {made(*tile, of_tallest)}" for tile in tall),
+        *(f"{text.name(*tile)} = {made(*tile, '')}" for tile in (*low, *(("rows", *one) for one in several))),
         *(
-            f"{by}_{h}_{v}_{p} = matrix_tile({dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, 0, "
-            f"goes_on={by == 'rows' and v == vectors}, streams={(h, v) == (height, vectors)}, "
-            f"paced={h == height})"
-            for by, h, v, p in (*by_rows, *(("rows", *one) for one in several), *by_columns)
+            f"near_{text.name(*tile)} = {made(*tile, of_tallest + ', near=True')}"
+            for tile in (tall if passes > 1 else [])
         ),
         f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
         "\n",
@@ -55,12 +62,18 @@ def tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
 
 
 class _TilesText(NamedTuple):
-    """Lines that call tiles: the size of an element, and the tallest tile's lanes, rows and vectors."""
+    """Lines that call tiles: an element's size; lanes, rows, vectors and passes of the tallest tile."""
 
     size: int
     lanes: int
     height: int
     vectors: int
+    passes: int
+
+    @staticmethod
+    def name(by: str, rows: int, vectors: int, panels: int) -> str:
+        """The name of a tile."""
+        return f"{by}_{rows}_{vectors}_{panels}"
 
     def _call(self, tile: str, a: str, c: str, asked: str = "") -> str:
         return f"{tile}({a}, a_line, b, b_line, b_panel, count, {c}, c_line, columns, add{asked})"
@@ -86,9 +99,9 @@ class _TilesText(NamedTuple):
         place = (
             f"            at, to = a + {self.size} * m * a_tile, c + {self.size * self.height} * m * c_line"
         )
-        begin, line = "", self.size * self.lanes * self.vectors
-        if (by, v) == ("rows", self.vectors):
-            begin = "whole if ahead else 0, "
+        name, line = self.name(by, self.height, v, 1), self.size * self.lanes * self.vectors
+        asks = (by, v) == ("rows", self.vectors)
+        if asks:
             yield f"        coming, pace = b + {line} * count, {line} // max(whole, 1)"
             yield "        for m in range(whole if ahead else 0):"
             yield place
@@ -96,9 +109,14 @@ class _TilesText(NamedTuple):
             asked = ", coming + m * count * pace, pace, place, step"
             yield f"            {self._call('asking', 'at', 'to', asked)}"
             yield "            advance(ahead, count)"
-        yield f"        for m in range({begin}whole):"
-        yield place
-        yield f"            {self._call(f'{by}_{self.height}_{v}_1', 'at', 'to')}"
+        # with several passes a panel's first tile prefetches it, and the others expect it in a near cache
+        parts = [(name, 0, "whole")] if self.passes == 1 else [
+            (name, 0, "min(whole, 1)"), (f"near_{name}", 1, "whole")
+        ]  # fmt: skip
+        for tile, first, end in parts:
+            yield f"        for m in range({f'whole if ahead else {first}' if asks else first}, {end}):"
+            yield place
+            yield f"            {self._call(tile, 'at', 'to')}"
 
     def rest(self, by: str, v: int, heights: Sequence[int]) -> Iterator[str]:
         """The last rows: by rows one tile, by columns one for each bit of their number."""
