@@ -25,6 +25,7 @@ from xpgrad._conv.geometry import conv_geometry
 from xpgrad._conv.winograd_sizes import WindowSums, elements_of_kernels, of_images
 from xpgrad.engine import StandardEngine
 from xpgrad.engine.images.methods import Images
+from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.testing import assert_close, to_numpy
 
 SOME = ["pointwise-strides", "3x3", "strides", "1d", "depthwise-multiplier", "few-channels", "large-groups"]
@@ -113,6 +114,19 @@ def test_the_rule_for_strides_and_volumes(X: tuple, W: tuple, strides: int, expe
     pads = (W[2] - 1) // 2
     attributes = {"strides": strides, "pads": pads, "dilations": 1, "group": 1, "auto_pad": "NOTSET"}
     assert choice._preferred(conv_geometry("conv", X, W, **attributes), True, True)["forward"] == expected
+
+
+def test_the_rule_where_registers_are_few() -> None:
+    """Sums over taps are slower there beside products; an engine asks its machine."""
+    X, W = (8, 64, 56, 56), (128, 64, 3, 3)
+    attributes = {"strides": 2, "pads": 1, "dilations": 1, "group": 1, "auto_pad": "NOTSET"}
+    geometry = conv_geometry("conv", X, W, **attributes)
+    for registers, expected in ((False, "taps"), (True, "patches")):
+        assert choice._preferred(geometry, True, True, False, registers)["input_gradient"] == expected
+    assert not StandardEngine(np).has_few_registers()
+    tiles = pytest.importorskip("xpgrad.engine.compiled.register_tiles", reason="needs llvmlite")
+    engine = NumpyEngine()
+    assert engine.has_few_registers() == (tiles.has_few_registers() and engine.compiles())
 
 
 @pytest.mark.parametrize(

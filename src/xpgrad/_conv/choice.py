@@ -82,8 +82,9 @@ _WINOGRAD = _WinogradCosts(1.0, 200.0, 5.0, 12e6, split=100.0)
 _COMPILED_ROWS = _WinogradCosts(0.55, 10.0, 12.0, 3e6, added=15.0, split=25.0)
 # Strides of 2: 250 geometries, one thread and two.
 _COMPILED_PHASES = _WinogradCosts(0.49, 25.0, 12.0, 2e5)
-# A multiplication in a sum over taps: with few channels, and in compiled tiles.
-_TAP, _TAP_IN_TILES = 1.5, 0.52
+# A multiplication in a sum over taps: with few channels; in compiled tiles; in those of 16 registers for an
+# input gradient (46 geometries on an AMD EPYC (Zen 3); the other sums need no cost of their own).
+_TAP, _TAP_IN_TILES, _TAP_OF_FEW_REGISTERS = 1.5, 0.52, 0.65
 # Packing a weight for tiles and adding up its gradient; all passes.
 _WEIGHT_IN_TILES, _PASSES_OF_TILES = 28.0, 1e6
 # Of patches: a multiplication, a weight (also of products for each image), an element that is copied, and one
@@ -117,17 +118,23 @@ def choose(
 
 def preferred(engine: Engine, geometry: ConvGeometry, sums: str = "forward") -> str:
     """The name of the method that the cost rule prefers for one of the sums."""
-    return _preferred(geometry, engine.compiles(), engine.can_transform(), engine.launches())[sums]
+    engine_has = engine.compiles(), engine.can_transform(), engine.launches(), engine.has_few_registers()
+    return _preferred(geometry, *engine_has)[sums]
 
 
 @kept
-def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool = False) -> dict[str, str]:
+def _preferred(
+    g: ConvGeometry, compiled: bool, transforms: bool, launches: bool = False, few_registers: bool = False
+) -> dict[str, str]:
     """The method for each of the sums."""
     name = _for_all_sums(g, compiled, transforms, launches)
     if name is not None:
         return dict.fromkeys(SUMS, name)
     inside = multiplications_inside(g)
-    direct = {sums: _direct(g, compiled, inside, sums) for sums in SUMS}
+    direct = {
+        sums: _cheapest(g, few_registers, inside, sums) if compiled else _uncompiled(g, inside)
+        for sums in SUMS
+    }
     # without compiled loops the transforms of a row take longer than the products that they save
     if METHODS["winograd"].why_not(g, transforms) is not None or (takes_rows(g) and not compiled):
         return {sums: name for sums, (name, _) in direct.items()}
@@ -135,10 +142,8 @@ def _preferred(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool
     return {sums: "winograd" if filtered[sums] < cost else name for sums, (name, cost) in direct.items()}
 
 
-def _direct(g: ConvGeometry, compiled: bool, inside: int, sums: str) -> tuple[str, float]:
-    """The best method of the direct sum, and its cost; `inside` is `multiplications_inside`."""
-    if compiled:
-        return min(_compiled_costs(g, inside, sums).items(), key=itemgetter(1))
+def _uncompiled(g: ConvGeometry, inside: int) -> tuple[str, float]:
+    """The method of the direct sum, and its cost; `inside` is `multiplications_inside`."""
     if g.channels // g.group < _SHIFTED_CHANNELS:
         return "patches", g.multiplications
     if inside < _INSIDE * g.multiplications:
@@ -163,19 +168,21 @@ def _for_all_sums(g: ConvGeometry, compiled: bool, transforms: bool, launches: b
     return "patches" if launches else "taps" if few else None
 
 
-def _compiled_costs(g: ConvGeometry, inside: int, sums: str) -> dict[str, float]:
-    """The costs of the compiled methods of the direct sum."""
+def _cheapest(g: ConvGeometry, few_registers: bool, inside: int, sums: str) -> tuple[str, float]:
+    """The best compiled method of the direct sum, and its cost."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     made = g.outputs // g.group
     elements = g.multiplications // made
     passes = _PASSES_OF_TILES * min(1.0, made / 8)  # a tile has up to eight outputs
     in_tiles, patch_element = g.multiplications, _PATCH_ELEMENT
+    tap = _TAP_IN_TILES
     if sums == "input_gradient":
+        tap = _TAP_OF_FEW_REGISTERS if few_registers else tap
         # every input is a sum in tiles, even if some of its taps meet zeros only; patches are added to images
         in_tiles = prod(g.input_shape) * made * prod(g.kernel) // prod(g.strides)
         patch_element = _PATCH_ELEMENT_ADDED
     found = {
-        "taps": _TAP_IN_TILES * in_tiles + _WEIGHT_IN_TILES * weights + passes,
+        "taps": tap * in_tiles + _WEIGHT_IN_TILES * weights + passes,
         "patches": _PATCHES * g.multiplications + _WEIGHT * weights + patch_element * elements,
     }
     if inside < _INSIDE * g.multiplications:
@@ -184,7 +191,7 @@ def _compiled_costs(g: ConvGeometry, inside: int, sums: str) -> dict[str, float]
         found["clipped"] = (_PATCHES + copied) * inside + products
     if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
         found["pointwise"] = _POINTWISE * _filled(prod(g.size)) * g.multiplications + _WEIGHT * weights
-    return found
+    return min(found.items(), key=itemgetter(1))
 
 
 def _filled(columns: int) -> float:

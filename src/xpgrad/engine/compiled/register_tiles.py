@@ -66,6 +66,11 @@ def tiles() -> Tiles:
     return (_MANY_REGISTERS if many else _FEW_REGISTERS)._replace(bytes=16)
 
 
+def has_few_registers() -> bool:
+    """Whether this machine's tiles are those for 16 registers."""
+    return tiles().tall == _FEW_REGISTERS.tall
+
+
 @functools.cache
 def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
     """Weighted sums of stretches of memory.

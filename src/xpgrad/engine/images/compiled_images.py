@@ -53,6 +53,14 @@ class CompiledImages(InPlaceImages):
     def run_plan(self, plan: ShiftPlan, arrays: Sequence[Any]) -> None:
         """Call a plan's function, with memory for its work."""
 
+    def has_few_registers(self) -> bool:
+        """By the tiles of matrix products, if loops are compiled."""
+        if not self.compiles():
+            return False
+        from xpgrad.engine.compiled.register_tiles import has_few_registers
+
+        return has_few_registers()
+
     def last_axis_sums(self, array: Any) -> Any:
         """In one pass, in threads."""
         from xpgrad.engine.images.compiled_shifts import row_sums_loop

@@ -69,6 +69,10 @@ class Images(FourierTransforms, Protocol):
         """Whether the loops over images are compiled."""
         return False
 
+    def has_few_registers(self) -> bool:
+        """Whether compiled loops have 16 vector registers: sums over taps are slower there beside products."""
+        return False
+
     def launches(self) -> bool:
         """Whether operations are launched on a GPU, where few large ones are faster than many small ones."""
         return False
