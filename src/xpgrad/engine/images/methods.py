@@ -70,7 +70,7 @@ class Images(FourierTransforms, Protocol):
         return False
 
     def has_few_registers(self) -> bool:
-        """Whether compiled loops have 16 vector registers: sums over taps are slower there beside products."""
+        """Whether compiled loops have 16 vector registers: sums over taps are slow there beside products."""
         return False
 
     def launches(self) -> bool:
