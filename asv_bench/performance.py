@@ -85,7 +85,7 @@ def all_machines(runs):
     ]  # fmt: skip
     dates = "; ".join(f"{run['machine'].split(',')[0]} on {run['measured']}" for run in runs)
     table = markdown(["compared with", *(run["machine"] for run in runs)], rows)
-    return f"{table}\n\nMeasured: {dates}. A dash: the group is newer than the measurement."
+    return f"{table}\n\nMeasured: {dates}. A dash: newer than the measurement, or not installed."
 
 
 def condensed(run):

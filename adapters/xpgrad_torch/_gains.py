@@ -9,6 +9,14 @@ GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs
         "Conv2d": (1.76, 1.07, 2.79),
         "Conv3d": (1.76, 1.07, 2.79),
     },
+    "AMD EPYC without AVX-512, 2 threads": {
+        "LSTM": (1.47, 1.06, 2.3),
+        "GRU": (3.29, 1.73, 16.71),
+        "RNN": (2.59, 1.74, 8.22),
+        "Conv1d": (1.53, 1.36, 1.77),
+        "Conv2d": (1.53, 1.36, 1.77),
+        "Conv3d": (1.53, 1.36, 1.77),
+    },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.59, 1.24, 2.24),
         "GRU": (3.81, 1.96, 15.55),
