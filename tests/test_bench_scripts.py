@@ -164,7 +164,7 @@ def test_the_pages_of_two_machines(script, tmp_path, monkeypatch):
             "| LSTM, JAX | - | 2.00 (2.00 to 2.00) |",
             "",
             "Measured: Another CPU on 2026-11-24; Some CPU on 2026-11-23. "
-            "A dash: the group is newer than the measurement.",
+            "A dash: newer than the measurement, or not installed.",
         ]
     assert (tmp_path / "machines" / "some.png").stat().st_size > 10_000
     assert '"LSTM": (3.0, 3.0, 3.0)' in gains.TABLE.read_text()
