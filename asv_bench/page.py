@@ -45,6 +45,7 @@ share* is the whole step's rate over the best product's rate, measured in turns.
 the same for the step's larger products only, each computed by the faster of PyTorch's and ours.
 
 <!-- instructions: begin -->
+Not measured on this machine.
 <!-- instructions: end -->
 
 ## Steps of the time loops
@@ -52,6 +53,7 @@ the same for the step's larger products only, each computed by the faster of PyT
 An LSTM's step in a compiled loop, in microseconds: only its product, only its formula, and both.
 
 <!-- loops: begin -->
+Not measured on this machine.
 <!-- loops: end -->
 
 ## Matrix products
@@ -59,6 +61,7 @@ An LSTM's step in a compiled loop, in microseconds: only its product, only its f
 GFLOP/s in one thread: our own products, PyTorch's, NumPy's and oneDNN's.
 
 <!-- products: begin -->
+Not measured on this machine.
 <!-- products: end -->
 
 ## Every case
