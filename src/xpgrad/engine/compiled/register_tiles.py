@@ -180,17 +180,6 @@ def matrix_tile(
             loaded = [code.load(one) for one in itertools.chain(*places)]
             code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
 
-        def multiply_all(first: Any, number: Any) -> None:
-            if passes > 1:
-                whole = builder.sdiv(number, INT64(passes))
-                with code.loop(whole) as k:
-                    for p in range(passes):
-                        multiply(builder.add(first, builder.add(code.times(k, passes), INT64(p))))
-                done = code.times(whole, passes)
-                first, number = builder.add(first, done), builder.sub(number, done)
-            with code.loop(number) as k:
-                multiply(builder.add(first, k))
-
         # A paced tile prefetches C during the sums: all at once would delay A and B. The others do so all at
         # once: that leaves registers for the pairs, and a low tile has little of C. A loop around short loops
         # takes longer than both.
@@ -202,21 +191,15 @@ def matrix_tile(
             with code.loop(first) as k:
                 ask_row(builder.sdiv(k, INT64(_PACE)))
                 multiply(k)
-            multiply_all(first, builder.sub(count, first))
+            code.repeat(multiply, first, builder.sub(count, first), passes)
         else:
             for m in range(rows):
                 ask_row(INT64(m))
-            multiply_all(INT64(0), count)
+            code.repeat(multiply, INT64(0), count, passes)
         code.add_to_sums(sums, c, c_line, mask, code.equal(add, ADD))
-        if not streams:
-            code.store(sums, c, c_line, mask)
-            return
         whole = code.equal(columns, panels * vectors * lanes)
-        with builder.if_else(builder.and_(code.equal(add, STREAM), whole)) as (past, into):
-            with past:
-                code.stream(sums, c, c_line)
-            with into:
-                code.store(sums, c, c_line, mask)
+        past = builder.and_(code.equal(add, STREAM), whole) if streams else None
+        code.store(sums, c, c_line, mask, past)
 
     return vector_function(dtype, lanes, generate)
 

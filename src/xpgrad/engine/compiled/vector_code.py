@@ -87,6 +87,19 @@ class VectorCode:
         """A loop over the numbers below `count`."""
         return loop(self.builder, count)
 
+    def repeat(self, write: Callable[[Any], None], first: Any, count: Any, passes: int) -> None:
+        """Call ``write(number)`` in a loop over `count` numbers from `first` on, so many `passes` in one."""
+        builder = self.builder
+        if passes > 1:
+            whole = builder.sdiv(count, INT64(passes))
+            with self.loop(whole) as k:
+                for p in range(passes):
+                    write(builder.add(first, builder.add(self.times(k, passes), INT64(p))))
+            done = self.times(whole, passes)
+            first, count = builder.add(first, done), builder.sub(count, done)
+        with self.loop(count) as k:
+            write(builder.add(first, k))
+
     def in_vectors(self, count: Any, write: Callable[[Any, Any], None]) -> None:
         """Call ``write(number, rest)`` for each vector of `count` elements, which begins at element `number`.
 
@@ -256,12 +269,19 @@ class VectorCode:
                     total = self.builder.fadd(self.builder.load(other), self.builder.load(variable))
                     self.builder.store(total, variable)
 
-    def store(self, sums: _Sums, target: Any, line: Any, mask: Any = None) -> None:
-        """Store a tile."""
+    def store(self, sums: _Sums, target: Any, line: Any, mask: Any = None, past: Any = None) -> None:
+        """Store a tile; past the caches if `past` holds, as `_stream`."""
+        if past is not None:
+            with self.builder.if_else(past) as (holds, otherwise):
+                with holds:
+                    self._stream(sums, target, line)
+                with otherwise:
+                    self.store(sums, target, line, mask)
+            return
         for variable, place, own in self._vectors(sums, target, line, mask):
             self._store(self.builder.load(variable), place, own)
 
-    def stream(self, sums: _Sums, target: Any, line: Any) -> None:
+    def _stream(self, sums: _Sums, target: Any, line: Any) -> None:
         """Store a tile past the caches; each vector begins at a multiple of its size."""
         for variable, place, _ in self._vectors(sums, target, line, None):
             vector, pointer = self.builder.load(variable), self._pointer(place)

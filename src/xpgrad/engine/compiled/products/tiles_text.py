@@ -43,7 +43,8 @@ def tiles_text(dtype: str, lanes: int, height: int, vectors: int, passes: int) -
         *(f"{text.name(*tile)} = {made(*tile, '')}" for tile in (*low, *(("rows", *one) for one in several))),
         *(
             f"near_{text.name(*tile)} = {made(*tile, of_tallest + ', near=True')}"
-            for tile in (tall if passes > 1 else [])
+            for tile in tall
+            if text.has_near(tile[2])
         ),
         f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
         "\n",
@@ -75,6 +76,13 @@ class _TilesText(NamedTuple):
         """The name of a tile."""
         return f"{by}_{rows}_{vectors}_{panels}"
 
+    def has_near(self, v: int) -> bool:
+        """Whether a panel of so many vectors is prefetched by its first tile only.
+
+        With single passes each tile prefetches it. Narrow panels are few, and compiling takes its time.
+        """
+        return self.passes > 1 and v == self.vectors
+
     def _call(self, tile: str, a: str, c: str, asked: str = "") -> str:
         return f"{tile}({a}, a_line, b, b_line, b_panel, count, {c}, c_line, columns, add{asked})"
 
@@ -88,7 +96,7 @@ class _TilesText(NamedTuple):
         """One or two rows, which meet several panels at once."""
         for number, (h, v, p) in enumerate(shapes):
             yield f"    {'elif' if number else 'if'} columns > {v * self.lanes * p // 2}:"
-            yield f"        {self._call(f'rows_{h}_{v}_{p}', 'a', 'c')}"
+            yield f"        {self._call(self.name('rows', h, v, p), 'a', 'c')}"
 
     def tallest(self, by: str, v: int) -> Iterator[str]:
         """The tallest tiles of so many vectors, one below the other.
@@ -109,10 +117,9 @@ class _TilesText(NamedTuple):
             asked = ", coming + m * count * pace, pace, place, step"
             yield f"            {self._call('asking', 'at', 'to', asked)}"
             yield "            advance(ahead, count)"
-        # with several passes a panel's first tile prefetches it, and the others expect it in a near cache
-        parts = [(name, 0, "whole")] if self.passes == 1 else [
-            (name, 0, "min(whole, 1)"), (f"near_{name}", 1, "whole")
-        ]  # fmt: skip
+        parts = [(name, 0, "whole")]
+        if self.has_near(v):
+            parts = [(name, 0, "min(whole, 1)"), (f"near_{name}", 1, "whole")]
         for tile, first, end in parts:
             yield f"        for m in range({f'whole if ahead else {first}' if asks else first}, {end}):"
             yield place
@@ -123,8 +130,8 @@ class _TilesText(NamedTuple):
         for h in heights:
             if by == "rows":
                 yield f"        if rows - whole * {self.height} == {h}:"
-                yield f"            {self._call(f'rows_{h}_{v}_1', 'last', 'end')}"
+                yield f"            {self._call(self.name(by, h, v, 1), 'last', 'end')}"
             else:
                 yield f"        if rows & {h}:"
-                yield f"            {self._call(f'columns_{h}_{v}_1', 'last', 'end')}"
+                yield f"            {self._call(self.name(by, h, v, 1), 'last', 'end')}"
                 yield f"            last, end = last + {self.size * h}, end + {self.size * h} * c_line"
