@@ -91,27 +91,35 @@ def test_training_graph_of_a_convolutional_classifier(exact: bool) -> None:
 # --- onnx's own data ----------------------------------------------------------------------------------------
 
 
-@cache
-def node_tests() -> dict[str, Any]:
+SLOW_TO_MAKE = ("AveragePool", "LpPool", "MaxPool")
+"""Operators whose node tests take seconds to make: onnx's evaluator computes their expected results."""
+
+
+def node_tests(of_pools: bool = False) -> dict[str, Any]:
     """ONNX's backend tests of the operators that we compute, in floating point, by name."""
     node = importlib.import_module("onnx.backend.test.case.node")
     ours = {(cls.op_domain, cls.__name__) for cls in operators()}
     for _, name in sorted(ours):
         module = {"SoftmaxCrossEntropyLoss": "softmax_cross_entropy_loss"}.get(name, name.lower())
-        if importlib.util.find_spec(f"onnx.backend.test.case.node.{module}"):
+        there = importlib.util.find_spec(f"onnx.backend.test.case.node.{module}")
+        if there and (of_pools or name not in SLOW_TO_MAKE):
             importlib.import_module(f"onnx.backend.test.case.node.{module}")
     found = {}
     for case in node._NodeTestCases:
         kinds = {(n.domain, n.op_type) for n in case.model.graph.node}
         results = (getattr(a, "dtype", None) for a in case.data_sets[0][1])  # a sequence has none
         floats = all(dtype in (np.float32, np.float64) for dtype in results)
-        if kinds <= ours and floats:
+        is_pool = any(name in SLOW_TO_MAKE for _, name in kinds)
+        if kinds <= ours and floats and is_pool == of_pools:
             found[case.name] = case
     return dict(sorted(found.items()))  # in one order in every process that runs a part of the tests
 
 
+NODE_TESTS = node_tests()
+
+
 def test_the_node_tests_are_all_there() -> None:
-    names = " ".join(node_tests())
+    names = " ".join(NODE_TESTS)
     for operator in ("lstm", "gru", "rnn", "conv", "convtranspose", "selu", "softmax", "sce", "prelu"):
         assert f"test_{operator}_" in names, operator
 
@@ -120,14 +128,25 @@ ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad": 1e-4}
 """Tests whose expected results have few digits, and their accuracy."""
 
 
-@pytest.mark.parametrize("name", node_tests())
-def test_node(name: str) -> None:
-    case = node_tests()[name]
+def check_node(case: Any) -> None:
+    """Our operators give the results of a node test."""
     for inputs, expected in case.data_sets:
         names = [i.name for i in case.model.graph.input]
         results = run(case.model, dict(zip(names, inputs, strict=True)))
         for value, (label, actual) in zip(expected, results.items(), strict=True):
-            assert worst(actual, value) < ROUNDED.get(name, RTOL), label
+            assert worst(actual, value) < ROUNDED.get(case.name, RTOL), (case.name, label)
+
+
+@pytest.mark.parametrize("name", NODE_TESTS)
+def test_node(name: str) -> None:
+    check_node(NODE_TESTS[name])
+
+
+def test_nodes_of_pools() -> None:
+    cases = node_tests(of_pools=True)
+    assert len(cases) > 40
+    for case in cases.values():
+        check_node(case)
 
 
 KINDS = ["FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT32", "UINT64"]
