@@ -112,7 +112,7 @@ def test_gradcheck(name, options):
     torch.manual_seed(3)
     module = OURS[name](I, 3, dtype=torch.float64, **options)
     inputs = [torch.randn(2, I, dtype=torch.float64, requires_grad=True), *random_states(module, (2,))]
-    assert gradcheck(as_function(module), [*inputs, *module.parameters()])
+    assert gradcheck(as_function(module), [*inputs, *module.parameters()], fast_mode=True)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_gradgradcheck(name, options):
     torch.manual_seed(3)
     module = OURS[name](1, 2, dtype=torch.float64, **options)
     inputs = [torch.randn(2, 1, dtype=torch.float64, requires_grad=True), *random_states(module, (2,))]
-    assert gradgradcheck(as_function(module), [*inputs, *module.parameters()])
+    assert gradgradcheck(as_function(module), [*inputs, *module.parameters()], fast_mode=True)
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)

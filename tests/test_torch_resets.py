@@ -183,7 +183,9 @@ def test_compilers_and_second_derivatives():
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     assert_close([compiled(X, None, None, RESET)[0]], [wanted])
     small = X[:4, :2].detach().requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda x: module(x, None, None, RESET[:4, :2])[0], (small,))
+    assert torch.autograd.gradgradcheck(
+        lambda x: module(x, None, None, RESET[:4, :2])[0], (small,), fast_mode=True
+    )
 
 
 def test_maps_over_resets():
