@@ -151,7 +151,6 @@ FEW = {
     "test_random_recurrences_from_programs": 2,
     "test_same_call::test_recurrent_options": 3,
     "test_recurrent_backends::test_results_and_their_kind": 4,
-    "test_samples_of_pytorch": 1,
     "test_second_derivatives_in_every_order_of_modes": 2,
     "test_shared_sums_and_states_in_frameworks": 1,
     "test_slope_of_h_where_two_branches_share_a_value": 2,

@@ -621,38 +621,6 @@ def test_autocast_gives_pytorchs_dtypes(name, dtype):
     torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
 
 
-def _samples():
-    from torch.testing._internal.common_modules import module_db
-
-    for info in module_db:
-        if info.name.removeprefix("nn.") in MODULES:
-            yield pytest.param(info, id=info.name)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("info", list(_samples()))
-def test_pytorchs_own_samples(info, dtype):
-    name = info.name.removeprefix("nn.")
-    samples = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=True)
-    seen = 0
-    for sample in samples:
-        args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
-        theirs, ours = (getattr(family, name)(*args, **kwargs).to(dtype) for family in (nn, xpgrad_torch))
-        ours.load_state_dict(theirs.state_dict())
-        results = []
-        for m in (theirs, ours):
-            inputs = [x.detach().clone().requires_grad_() for x in sample.forward_input.args]
-            given = [1 * x for x in inputs] if getattr(m, "inplace", False) else inputs
-            Y = m(*given, **sample.forward_input.kwargs)
-            dY = draw(*Y.shape, seed=1, dtype=dtype)
-            results.append([Y, *torch.autograd.grad(Y, [*inputs, *m.parameters()], dY)])
-        tolerance = 1e-10 if dtype == torch.float64 else 2e-5
-        for a, b in zip(*results, strict=True):
-            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-        seen += 1
-    assert seen
-
-
 def test_every_function_and_module_is_tested():
     lower = {name for name in activations.__all__ if name.islower()}
     assert lower == {case.name for case in CASES.values()} | {*WITH_OPERANDS}

@@ -482,30 +482,6 @@ def test_bad_input(name, change, options, error, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def function_samples(name):
-    """Return PyTorch's own test inputs for the function, at most those with numbers in float64."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    (info,) = [op for op in op_db if op.name == f"nn.functional.{name}"]
-    return list(info.sample_inputs("cpu", torch.float64, requires_grad=True))
-
-
-@with_copies_by_pytorch
-@every_function
-def test_function_samples_of_pytorch(name, n):
-    pytest.importorskip("expecttest")
-    samples = function_samples(f"{name}{n}d")
-    assert len(samples) >= 5
-    for sample in samples:
-        arguments = (sample.input, *sample.args)
-        leaves = [x for x in (*arguments, *sample.kwargs.values()) if isinstance(x, torch.Tensor)]
-        assert_same(
-            lambda a=arguments, k=sample.kwargs: ours(name, n)(*a, **k),
-            lambda a=arguments, k=sample.kwargs: theirs(name, n)(*a, **k),
-            leaves,
-        )
-
-
 # ------------------------------------------------------------------------------------------- as modules
 
 
@@ -696,29 +672,6 @@ def test_parametrized_weights_are_read_anew(name):
     for m in (original, module):
         nn.utils.parametrizations.weight_norm(m)
     assert_modules_agree(original, module, batch(name))
-
-
-@every_module
-def test_module_samples_of_pytorch(name):
-    pytest.importorskip("expecttest")
-    from torch.testing._internal.common_modules import module_db
-
-    samples = [
-        sample
-        for info in module_db
-        if info.module_cls is getattr(nn, name)
-        for training in (True, False)
-        for sample in info.module_inputs_func(
-            info, device="cpu", dtype=torch.float64, requires_grad=True, training=training
-        )
-    ]
-    assert len(samples) >= 4
-    for sample in samples:
-        built, call = sample.constructor_input, sample.forward_input
-        kwargs = {key: value for key, value in built.kwargs.items() if key != "dtype"}
-        original, module = pair(name, *built.args, **kwargs)
-        x, *args = call.args
-        assert_modules_agree(original, module, x, *args, **call.kwargs)
 
 
 # ------------------------------------------------------------------------------------------------- swap

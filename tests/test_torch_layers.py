@@ -684,33 +684,6 @@ def test_weight_normalization_and_masking_by_hooks(rnn):
     assert_same(theirs, ours, [X], lambda m: m(X))
 
 
-def pytorch_samples(rnn):
-    """Return PyTorch's own test inputs for the module."""
-    from torch.testing._internal.common_modules import module_db
-
-    (info,) = [m for m in module_db if m.module_cls is THEIRS[rnn]]
-    samples = []
-    for training in (True, False):
-        samples += info.module_inputs_func(
-            info, device="cpu", dtype=torch.float64, requires_grad=True, training=training
-        )
-    return samples
-
-
-@every_rnn
-def test_samples_of_pytorch(rnn):
-    pytest.importorskip("expecttest")
-    samples = pytorch_samples(rnn)
-    assert len(samples) > 10
-    for sample in samples:
-        built = sample.constructor_input
-        theirs, ours = pair(rnn, *built.args, **{k: v for k, v in built.kwargs.items() if k != "dtype"})
-        call = sample.forward_input
-        expected, got = flat(theirs(*call.args, **call.kwargs)), flat(ours(*call.args, **call.kwargs))
-        for a, b in zip(got, expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
-
-
 @every_rnn
 def test_a_class_that_is_pytorchs_too(rnn):
     """For code that asks isinstance(module, torch.nn.LSTM); a setting lets torch.compile take it."""
