@@ -38,12 +38,16 @@ def test_every_kernel_is_split_along_the_batch() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variable", ["JAX_USE_SHARDY_PARTITIONER", "XPGRAD_JIT"])
+@pytest.mark.parametrize(
+    "variable", ["JAX_USE_SHARDY_PARTITIONER", pytest.param("XPGRAD_JIT", marks=pytest.mark.exhaustive)]
+)
 def test_the_other_partitioner_and_without_programs(variable: str) -> None:
     run("short", **{variable: "0"})
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["other_meshes", "whole", "both"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("other_meshes", marks=pytest.mark.exhaustive), "whole", "both"]
+)
 def test_two_axes_of_a_mesh_and_what_stays_whole(name: str) -> None:
     run(name, devices=4)

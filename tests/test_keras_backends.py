@@ -49,7 +49,14 @@ def test_layers_on(backend):
 @pytest.mark.parametrize("backend", ["jax", "tensorflow"])
 def test_masks_and_training_on(backend):
     _need(backend)
-    _run(backend, "-m", "not exhaustive", "-k", "fit or masks", str(FOLDER / "test_keras.py"))
+    _run(
+        backend,
+        "-m",
+        "not exhaustive",
+        "-k",
+        "test_fit or (test_masks and suffix)",
+        str(FOLDER / "test_keras.py"),
+    )
 
 
 @pytest.mark.exhaustive
