@@ -62,7 +62,7 @@ def test_each_case_is_the_direct_sum(method: str) -> None:
             assert_close(actual, expected[label], rtol=1e-12, label=f"{name} {label}")
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(squares())
 def test_random_squares_by_winograd(case: Case) -> None:
     """In programs, and without."""
