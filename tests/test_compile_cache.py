@@ -88,3 +88,26 @@ def test_a_full_disk_is_said_once(folder, monkeypatch):
 def test_what_is_wrong_with_a_text_is_raised(folder):
     with pytest.raises(NameError, match="nothing_of_that_name"):
         compile_cache.load("numbers_wrong", "nothing_of_that_name\n")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_waits_and_goes_on_as_before(enabled, folder, monkeypatch):
+    """Also after an error; whoever had switched it off finds it off."""
+    seen, compiled = [], compile_cache._compiled
+
+    def look(*arguments):
+        seen.append(gc.isenabled())
+        return compiled(*arguments)
+
+    monkeypatch.setattr(compile_cache, "_compiled", look)
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        assert in_a_new_process() == (42.0, 12.0)
+        assert gc.isenabled() == enabled
+        with pytest.raises(NameError):
+            compile_cache.load("wrong", "missing")
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert seen == [False, False]

@@ -313,23 +313,44 @@ _KNOWN_CALLS: dict[Any, Callable[..., Any]] = {
 }
 
 
+class _Definition:
+    """The tree of a function, and what each of its calls asks of it."""
+
+    def __init__(self, tree: ast.FunctionDef) -> None:
+        self.tree = tree
+
+    @functools.cached_property
+    def assigned(self) -> dict[str, int]:
+        """How often each name is assigned to; names that a block within the function assigns count twice."""
+        counts: dict[str, int] = {}
+        for statement in self.tree.body:
+            times = 2 if isinstance(statement, (ast.For, ast.While, ast.If)) else 1
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    counts[node.id] = counts.get(node.id, 0) + times
+        return counts
+
+    @functools.cached_property
+    def returns_early(self) -> bool:
+        """Whether it returns elsewhere than in its last statement."""
+        returns = [node for node in _without_expressions(self.tree) if isinstance(node, ast.Return)]
+        return bool(returns) and not (len(returns) == 1 and returns[0] is self.tree.body[-1])
+
+
+def _without_expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below a node; with those of expressions a file has eight times as many."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from _without_expressions(child)
+
+
 @remembered
-def _definitions(file: str) -> dict[int, tuple[ast.FunctionDef, dict[str, int]]]:
-    """The functions of a file by their first lines, each with the counts of `_assigned`."""
-    nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
+def _definitions(file: str) -> dict[int, _Definition]:
+    """The functions of a file by their first lines."""
+    nodes = _without_expressions(ast.parse("".join(linecache.getlines(file))))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    return {min([f.lineno, *(one.lineno for one in f.decorator_list)]): (f, _assigned(f)) for f in functions}
-
-
-def _assigned(definition: ast.FunctionDef) -> dict[str, int]:
-    """How often each name is assigned to; names that a block within the function assigns count twice."""
-    counts: dict[str, int] = {}
-    for statement in definition.body:
-        times = 2 if isinstance(statement, (ast.For, ast.While, ast.If)) else 1
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                counts[node.id] = counts.get(node.id, 0) + times
-    return counts
+    return {min([f.lineno, *(one.lineno for one in f.decorator_list)]): _Definition(f) for f in functions}
 
 
 class _Variable(NamedTuple):
@@ -344,14 +365,14 @@ class _Expressions:
     def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self._code, self._builder, self._function = code, code.builder, function
         own, defaults = function.__code__, function.__defaults__ or ()
-        self._definition, self._assigned = _definitions(own.co_filename)[own.co_firstlineno]
+        self._definition = _definitions(own.co_filename)[own.co_firstlineno]
         cells = zip(own.co_freevars, function.__closure__ or (), strict=True)
         self._free = {name: cell.cell_contents for name, cell in cells}
         self._scopes: list[dict[str, Any]] = [{}]
         names = own.co_varnames[: own.co_argcount]
         values = [*arguments, *defaults[len(defaults) + len(arguments) - len(names) :]]
         for name, value in zip(names, values, strict=True):
-            changes = name in self._assigned and isinstance(value, (ir.Value, int, np.number))
+            changes = name in self._definition.assigned and isinstance(value, (ir.Value, int, np.number))
             self._scopes[0][name] = self._variable(value) if changes else value
 
     def _variable(self, value: Any) -> _Variable:
@@ -494,11 +515,9 @@ class _Body(_Expressions):
 
     def result(self) -> Any:
         """Write the function; return its results."""
-        returns = [node for node in ast.walk(self._definition) if isinstance(node, ast.Return)]
-        body = self._definition.body
-        if returns and not (len(returns) == 1 and returns[0] is body[-1]):
+        if self._definition.returns_early:
             self._end = self._builder.append_basic_block("returned")
-        self._statements(body)
+        self._statements(self._definition.tree.body)
         if self._end is not None:
             if not self._builder.block.is_terminated:
                 self._builder.branch(self._end)
@@ -529,7 +548,7 @@ class _Body(_Expressions):
             self._code.store(value, found.place)
             return
         changes = isinstance(value, ir.Value) or (
-            self._assigned[name] > 1 and isinstance(value, (int, float, np.number, np.bool_))
+            self._definition.assigned[name] > 1 and isinstance(value, (int, float, np.number, np.bool_))
         )
         if changes:
             self._scopes[0][name] = self._variable(value)
