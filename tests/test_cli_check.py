@@ -85,6 +85,8 @@ def without_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "KERNELS", others)
 
 
+@pytest.mark.long
+@pytest.mark.exhaustive  # CI runs the command itself
 def test_everything_that_is_installed_is_right(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +143,8 @@ def test_a_wrong_operator_of_onnx_is_named(
     assert "WRONG: quick_gelu, alpha, onnx, float32: gradient of X is off by" in capsys.readouterr().out
 
 
+@pytest.mark.long
+@pytest.mark.exhaustive  # for the same reason
 def test_each_row_was_held_against_the_oracles_that_apply(capsys: pytest.CaptureFixture[str]) -> None:
     _, report = run_json(capsys, *FEW)
     torch = importlib.util.find_spec("torch") is not None

@@ -46,7 +46,7 @@ def test_layers_on(backend):
     _run(backend, "-m", "not exhaustive", str(FOLDER / "test_keras.py"))
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+@pytest.mark.parametrize("backend", [pytest.param("jax", marks=pytest.mark.exhaustive), "tensorflow"])
 def test_masks_and_training_on(backend):
     _need(backend)
     _run(
