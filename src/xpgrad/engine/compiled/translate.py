@@ -313,7 +313,7 @@ _KNOWN_CALLS: dict[Any, Callable[..., Any]] = {
 }
 
 
-class _Definition:
+class _FunctionTree:
     """The tree of a function, and what each of its calls asks of it."""
 
     def __init__(self, tree: ast.FunctionDef) -> None:
@@ -346,11 +346,11 @@ def _without_expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 @remembered
-def _definitions(file: str) -> dict[int, _Definition]:
+def _definitions(file: str) -> dict[int, _FunctionTree]:
     """The functions of a file by their first lines."""
     nodes = _without_expressions(ast.parse("".join(linecache.getlines(file))))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    return {min([f.lineno, *(one.lineno for one in f.decorator_list)]): _Definition(f) for f in functions}
+    return {min([f.lineno, *(one.lineno for one in f.decorator_list)]): _FunctionTree(f) for f in functions}
 
 
 class _Variable(NamedTuple):
