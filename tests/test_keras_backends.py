@@ -49,14 +49,8 @@ def test_layers_on(backend):
 @pytest.mark.parametrize("backend", [pytest.param("jax", marks=pytest.mark.exhaustive), "tensorflow"])
 def test_masks_and_training_on(backend):
     _need(backend)
-    _run(
-        backend,
-        "-m",
-        "not exhaustive",
-        "-k",
-        "test_fit or (test_masks and suffix)",
-        str(FOLDER / "test_keras.py"),
-    )
+    few = "test_fit or (test_masks and suffix)"
+    _run(backend, "-m", "not exhaustive", "-k", few, str(FOLDER / "test_keras.py"))
 
 
 @pytest.mark.exhaustive
