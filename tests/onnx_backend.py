@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx.backend.test.case.node import collect_testcases
 
-from onnx_cases import onnx, run  # isort: skip
+from onnx_cases import onnx, run, slope_along  # isort: skip
 from onnx import helper, numpy_helper  # isort: skip
 
 from xpgrad_onnx import gradient_model
@@ -122,12 +122,13 @@ def compare(
     assert grad.dtype == feeds[name].dtype
     for share in (1.0, 0.3):
         way = rng.normal(size=grad.shape) * (rng.random(grad.shape) < share)
-
-        def weighted(step: float, way: np.ndarray = way) -> float:
-            results = run(model, feeds | {name: feeds[name] + step * way}, names=outputs)
-            return sum(float(np.sum(results[output] * cotangents[f"{output}_grad"])) for output in outputs)
-
-        expected = (weighted(longer * STEP) - weighted(-longer * STEP)) / (2 * longer * STEP)
+        expected = slope_along(
+            way,
+            feeds[name],
+            cotangents,
+            lambda x: run(model, feeds | {name: x}, names=outputs),
+            longer * STEP,
+        )
         slope = float(np.sum(grad * way))
         size = float(np.sum(np.abs(grad * way))) + 1e-3
         assert abs(slope - expected) < longer * NEAR * size, (name, slope, expected)

@@ -95,3 +95,18 @@ def worst(actual: Any, expected: Any) -> float:
     assert known.any() or not expected.size
     a, b = (array[known].astype(float) for array in (actual, expected))
     return float(np.max(np.abs(a - b), initial=0)) / max(1.0, float(np.max(np.abs(b), initial=0.0)))
+
+
+def slope_along(way: Any, at: Any, cotangents: dict[str, Any], outputs_at: Any, step: float) -> float:
+    """The slope of all outputs' products with their cotangents: a central difference along a way.
+
+    The way leads from `at`. ``outputs_at(point)`` returns outputs by name; a cotangent is ``NAME_grad``.
+    """
+
+    def weighted(distance: float) -> float:
+        outputs = outputs_at(at + distance * way)
+        return sum(
+            float(np.sum(outputs[name.removesuffix("_grad")] * seed)) for name, seed in cotangents.items()
+        )
+
+    return (weighted(step) - weighted(-step)) / (2 * step)

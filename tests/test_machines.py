@@ -18,7 +18,7 @@ pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is co
 from llvmlite import binding, ir
 
 from xpgrad.engine.compiled import machine_code, register_tiles
-from xpgrad.engine.compiled.vector_code import VectorCode
+from xpgrad.engine.compiled.vector_code import TileSums, VectorCode
 from xpgrad.engine.process import settings
 
 WITHOUT_FMA = "+cmov,+cx8,+cx16,+fxsr,+mmx,+popcnt,+sahf,+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2"
@@ -49,9 +49,9 @@ def assembly(triple, cpu, dtype, lanes):
     code = VectorCode(ir.IRBuilder(function.append_basic_block()), dtype, lanes)
     real = {"float32": ir.FloatType(), "float64": ir.DoubleType()}[dtype].as_pointer()
     target, factor, vector = (code.builder.bitcast(argument, real) for argument in function.args)
-    sums = [[code.variable(code.load(target))]]
-    code.multiply_add(sums, factor, None, [code.load(vector)])
-    code.store(sums, target, ir.IntType(64)(0))
+    sums = TileSums(code, [[code.load(target)]])
+    sums.multiply_add(factor, None, [code.load(vector)])
+    sums.store(target, ir.IntType(64)(0))
     code.builder.ret_void()
     return machine.emit_assembly(binding.parse_assembly(str(module)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_cases import onnx, run, worst  # isort: skip
+from onnx_cases import onnx, run, slope_along, worst  # isort: skip
 
 from onnx import helper, numpy_helper, parser  # isort: skip
 from onnx.reference import ReferenceEvaluator  # isort: skip
@@ -71,27 +71,6 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).normal(size=shape)
 
 
-def along_directions(
-    outputs_of: Any, arguments: dict[str, Any], name: str, outputs: list[str], cotangents: dict[str, Any]
-) -> list[tuple[np.ndarray, float]]:
-    """Random directions of an argument, each with the slope of the outputs' products with their cotangents.
-
-    All elements move at once: a gradient with one wrong element has another product with every direction.
-    """
-
-    def total(point: np.ndarray) -> float:
-        results = zip(outputs, outputs_of(**arguments | {name: point}), strict=True)
-        return sum(
-            np.vdot(cotangents[f"{output}_grad"], y)
-            for output, y in results
-            if f"{output}_grad" in cotangents
-        )
-
-    point, h = arguments[name], 1e-6
-    directions = [draw(*point.shape, seed=seed) for seed in range(3)]
-    return [(d, float(total(point + h * d) - total(point - h * d)) / (2 * h)) for d in directions]
-
-
 def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> Any:
     """The gradients of every named tensor against central differences, with random cotangents."""
     weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -100,7 +79,11 @@ def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> An
     training = gradient_model(model, wrt)
     check_form(training)
     forward = ReferenceEvaluator(model, new_ops=operators())
-    outputs = dict(zip(forward.output_names, forward.run(None, feeds), strict=True))
+
+    def by_name(given: dict[str, Any]) -> dict[str, Any]:
+        return dict(zip(forward.output_names, forward.run(None, given), strict=True))
+
+    outputs = by_name(feeds)
     cotangents = {
         i.name: draw(*outputs[i.name.removesuffix("_grad")].shape, seed=9)
         for i in training.graph.input
@@ -110,15 +93,17 @@ def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> An
     evaluator = ReferenceEvaluator(training, new_ops=operators())
     results = [evaluator.run(None, feeds | cotangents) for _ in range(2)]
     for name in wrt:
-        expected = along_directions(
-            lambda **given: forward.run(None, feeds | given), floats, name, list(outputs), cotangents
-        )
+        # all elements move at once: a gradient with one wrong element has another product with every way
+        ways = [draw(*floats[name].shape, seed=seed) for seed in range(3)]
+        slopes = [
+            slope_along(way, floats[name], cotangents, lambda x, name=name: by_name(feeds | {name: x}), 1e-6)
+            for way in ways
+        ]
         for result in results:
-            found = dict(zip(evaluator.output_names, result, strict=True))
-            gradient = found[f"{name}_grad"]
+            gradient = dict(zip(evaluator.output_names, result, strict=True))[f"{name}_grad"]
             assert (gradient.shape, gradient.dtype) == (floats[name].shape, floats[name].dtype)
-            for direction, slope in expected:
-                assert abs(np.vdot(gradient, direction) - slope) < 1e-7 * max(1.0, abs(slope)), name
+            for way, slope in zip(ways, slopes, strict=True):
+                assert abs(np.vdot(gradient, way) - slope) < 1e-7 * max(1.0, abs(slope)), name
     check_standard(model, wrt, feeds | cotangents, dict(zip(evaluator.output_names, results[0], strict=True)))
     return training
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.machine_code import features, target
-from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
+from xpgrad.engine.compiled.vector_code import INT64, TileSums, VectorCode, vector_function
 from xpgrad.engine.process.memory import LINE
 
 
@@ -85,12 +85,12 @@ def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
         weights, elements, offsets, count, target, line = arguments
         weights, elements, target = code.reals(weights), code.reals(elements), code.reals(target)
         offsets = code.builder.inttoptr(offsets, INT64.as_pointer())
-        sums = [[code.variable(code.zero) for _ in range(vectors)] for _ in range(rows)]
+        sums = TileSums.zeros(code, rows, vectors)
         with code.loop(count) as k:
             stretch = code.at(elements, code.builder.load(code.at(offsets, k)))
             loaded = [code.load(code.at(stretch, v * lanes)) for v in range(vectors)]
-            code.multiply_add(sums, code.at(weights, code.times(k, rows)), None, loaded)
-        code.store(sums, target, line)
+            sums.multiply_add(code.at(weights, code.times(k, rows)), None, loaded)
+        sums.store(target, line)
 
     return vector_function(dtype, lanes, generate)
 
@@ -111,12 +111,12 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
         offsets = code.builder.inttoptr(offsets, INT64.as_pointer())
         stretches = [code.at(elements, code.builder.load(code.at(offsets, m))) for m in range(rows)]
         places = code.places(target, line, rows, vectors)
-        sums = [[code.variable(code.load(place)) for place in row] for row in places]
+        sums = TileSums(code, ((code.load(place) for place in row) for row in places))
         with code.loop(count) as p:
             start = code.at(columns, code.times(p, vectors * lanes))
             loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
-            code.multiply_add(sums, stretches, p, loaded)
-        code.store(sums, target, line)
+            sums.multiply_add(stretches, p, loaded)
+        sums.store(target, line)
 
     return vector_function(dtype, lanes, generate)
 
@@ -155,10 +155,10 @@ def matrix_tile(
         lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
-        sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
+        sums = TileSums.zeros(code, rows, panels * vectors)
         if goes_on:
             with code.builder.if_then(code.equal(add, CONTINUE)):
-                code.load_sums(sums, c, c_line, mask)
+                sums.load(c, c_line, mask)
 
         builder, apart = code.builder, max(1, LINE // (lanes * np.dtype(dtype).itemsize))
 
@@ -178,7 +178,7 @@ def matrix_tile(
                 row = builder.add(builder.and_(k, INT64(rows - 1)), INT64(rows))
                 code.prefetch([code.at(code.at(a, builder.mul(row, a_line)), k)], write=False, level=2)
             loaded = [code.load(one) for one in itertools.chain(*places)]
-            code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
+            sums.multiply_add(lines, k if by_rows else builder.mul(k, a_line), loaded)
 
         # A paced tile prefetches C during the sums: all at once would delay A and B. The others do so all at
         # once: that leaves registers for the pairs, and a low tile has little of C. A loop around short loops
@@ -196,10 +196,12 @@ def matrix_tile(
             for m in range(rows):
                 ask_row(INT64(m))
             code.repeat(multiply, INT64(0), count, passes)
-        code.add_to_sums(sums, c, c_line, mask, code.equal(add, ADD))
-        whole = code.equal(columns, panels * vectors * lanes)
-        past = builder.and_(code.equal(add, STREAM), whole) if streams else None
-        code.store(sums, c, c_line, mask, past)
+        sums.add(c, c_line, mask, code.equal(add, ADD))
+        past = None
+        if streams:
+            whole = code.equal(columns, panels * vectors * lanes)
+            past = builder.and_(code.equal(add, STREAM), whole)
+        sums.store(c, c_line, mask, past)
 
     return vector_function(dtype, lanes, generate)
 
@@ -268,6 +270,6 @@ def turn_tile(dtype: str, lanes: int) -> Any:
         for _ in range(lanes.bit_length() - 1):  # each time, elements of two vectors alternate
             pairs = zip(vectors[: lanes // 2], vectors[lanes // 2 :], strict=True)
             vectors = [half for pair in pairs for half in code.alternating(*pair)]
-        code.store([[code.variable(vector)] for vector in vectors], target, line)
+        TileSums(code, [[vector] for vector in vectors]).store(target, line)
 
     return vector_function(dtype, lanes, generate)

@@ -18,7 +18,6 @@ from xpgrad.engine.compiled.native import generated
 from xpgrad.engine.compiled.translate import Code
 
 _REALS = {"float32": (ir.FloatType(), 4), "float64": (ir.DoubleType(), 8)}
-_Sums = list[list[Any]]  # the variables of a tile: a list for each row
 
 
 def vector_function(dtype: str, lanes: int, generate: Callable[[VectorCode, list[Any]], None]) -> Any:
@@ -58,6 +57,10 @@ class VectorCode:
         # C library for each element, to round the result only once.
         kind = ir.FunctionType(self._vector, [self._vector] * 3)
         self._multiply_add = declared(builder.module, kind, f"llvm.fmuladd.{self._name}")
+
+    def multiply_add(self, factor: Any, vector: Any, total: Any) -> Any:
+        """``factor * vector + total``."""
+        return self.builder.call(self._multiply_add, [factor, vector, total])
 
     # --- numbers, places and loops
 
@@ -179,7 +182,7 @@ class VectorCode:
             return self.builder.load(pointer, align=self._size)
         return self._masked("load", self._vector, [pointer, ir.IntType(32)(self._size), mask, self.zero])
 
-    def _store(self, vector: Any, place: Any, mask: Any = None) -> None:
+    def store(self, vector: Any, place: Any, mask: Any = None) -> None:
         """Store a vector, only the elements in the mask."""
         pointer = self._pointer(place)
         if mask is None:
@@ -203,7 +206,7 @@ class VectorCode:
 
     def store_first(self, vector: Any, place: Any, rest: Any) -> None:
         """Store the elements."""
-        self._store(vector, place, None if rest is None else self.mask(rest))
+        self.store(vector, place, None if rest is None else self.mask(rest))
 
     def load_between(self, place: Any, number: int, low: Any, high: Any) -> Any:
         """A row's elements from `number` on; elements below `low` and from `high` on are 0, and not read."""
@@ -227,7 +230,7 @@ class VectorCode:
         count = INT64(self._lanes) if rest is None else rest
         for half, to, mask in zip(halves, places, self._spread_masks(count), strict=True):
             others = ir.Constant(mask.type, [k % 2 == 0 for k in range(self._lanes)])
-            self._store(half, to, self.builder.and_(mask, others))
+            self.store(half, to, self.builder.and_(mask, others))
 
     def _store_one_by_one(self, vector: Any, place: Any, rest: Any) -> None:
         """The same where stores by a mask are slow: on AMD's CPUs with AVX2 they took seven times as long."""
@@ -242,60 +245,75 @@ class VectorCode:
         reach = self.builder.sub(self.times(rest, 2), INT64(1))
         return self.mask(reach), self.mask(self.builder.sub(reach, INT64(self._lanes)))
 
-    # --- tiles: the mask selects the elements of each row's last vector
+    def store_past_caches(self, vector: Any, place: Any) -> None:
+        """Store a vector past the caches; it begins at a multiple of its size."""
+        store_past_caches(self.builder, vector, self._pointer(place), self._lanes * self._size)
 
     def places(self, target: Any, line: Any, rows: int, vectors: int) -> list[list[Any]]:
         """The places of a tile's vectors in memory."""
         starts = [self.at(target, self.times(line, m)) for m in range(rows)]
         return [[self.at(start, v * self._lanes) for v in range(vectors)] for start in starts]
 
-    def _vectors(self, sums: _Sums, target: Any, line: Any, mask: Any) -> Iterator[tuple[Any, Any, Any]]:
-        """Each variable of a tile with its place in memory and its mask."""
-        for row, places in zip(sums, self.places(target, line, len(sums), len(sums[0])), strict=True):
-            yield from zip(row, places, [None] * (len(row) - 1) + [mask], strict=True)
 
-    def load_sums(self, sums: _Sums, source: Any, line: Any, mask: Any) -> None:
-        """Load a tile."""
-        for variable, place, own in self._vectors(sums, source, line, mask):
-            self.builder.store(self.load(place, own), variable)
+class TileSums:
+    """The sums of a tile, in registers: rows of vectors, which begin as the given ones.
 
-    def add_to_sums(self, sums: _Sums, source: Any, line: Any, mask: Any, adds: Any) -> None:
-        """Load a tile and add it to the sums, if `adds` holds."""
-        with self.builder.if_then(adds):
-            before = [[self.variable(self.zero) for _ in row] for row in sums]
-            self.load_sums(before, source, line, mask)
-            for row, others in zip(sums, before, strict=True):
+    In memory a tile has rows of `line` elements. A mask selects the elements of each row's last vector.
+    """
+
+    def __init__(self, code: VectorCode, vectors: Iterable[Iterable[Any]]) -> None:
+        self._code = code
+        self._rows = [[code.variable(vector) for vector in row] for row in vectors]
+
+    @classmethod
+    def zeros(cls, code: VectorCode, rows: int, vectors: int) -> TileSums:
+        """Sums that begin as zeros."""
+        return cls(code, [[code.zero] * vectors] * rows)
+
+    def _vectors(self, target: Any, line: Any, mask: Any) -> Iterator[tuple[Any, Any, Any]]:
+        """Each variable with its place in memory and its mask."""
+        places = self._code.places(target, line, len(self._rows), len(self._rows[0]))
+        for row, there in zip(self._rows, places, strict=True):
+            yield from zip(row, there, [None] * (len(row) - 1) + [mask], strict=True)
+
+    def load(self, source: Any, line: Any, mask: Any) -> None:
+        """Load the tile."""
+        for variable, place, own in self._vectors(source, line, mask):
+            self._code.builder.store(self._code.load(place, own), variable)
+
+    def add(self, source: Any, line: Any, mask: Any, adds: Any) -> None:
+        """Load a tile and add it, if `adds` holds."""
+        builder = self._code.builder
+        with builder.if_then(adds):
+            before = TileSums.zeros(self._code, len(self._rows), len(self._rows[0]))
+            before.load(source, line, mask)
+            for row, others in zip(self._rows, before._rows, strict=True):
                 for variable, other in zip(row, others, strict=True):
-                    total = self.builder.fadd(self.builder.load(other), self.builder.load(variable))
-                    self.builder.store(total, variable)
+                    builder.store(builder.fadd(builder.load(other), builder.load(variable)), variable)
 
-    def store(self, sums: _Sums, target: Any, line: Any, mask: Any = None, past: Any = None) -> None:
-        """Store a tile; past the caches if `past` holds, as `_stream`."""
+    def store(self, target: Any, line: Any, mask: Any = None, past: Any = None) -> None:
+        """Store the tile; if `past` holds, whole vectors past the caches."""
         if past is not None:
-            with self.builder.if_else(past) as (holds, otherwise):
+            with self._code.builder.if_else(past) as (holds, otherwise):
                 with holds:
-                    self._stream(sums, target, line)
+                    for variable, place, _ in self._vectors(target, line, None):
+                        self._code.store_past_caches(self._code.builder.load(variable), place)
                 with otherwise:
-                    self.store(sums, target, line, mask)
+                    self.store(target, line, mask)
             return
-        for variable, place, own in self._vectors(sums, target, line, mask):
-            self._store(self.builder.load(variable), place, own)
+        for variable, place, own in self._vectors(target, line, mask):
+            self._code.store(self._code.builder.load(variable), place, own)
 
-    def _stream(self, sums: _Sums, target: Any, line: Any) -> None:
-        """Store a tile past the caches; each vector begins at a multiple of its size."""
-        for variable, place, _ in self._vectors(sums, target, line, None):
-            vector, pointer = self.builder.load(variable), self._pointer(place)
-            store_past_caches(self.builder, vector, pointer, self._lanes * self._size)
-
-    def multiply_add(self, sums: _Sums, factors: Any, number: Any, vectors: list[Any]) -> None:
-        """Add to each row's sums its factor times the vectors, fused if the machine can.
+    def multiply_add(self, factors: Any, number: Any, vectors: list[Any]) -> None:
+        """Add to each row its factor times the vectors, fused if the machine can.
 
         Without `number` all rows' factors are one line. Otherwise each row has a line of factors, and its
         factor is element `number` of that line.
         """
-        for m, row in enumerate(sums):
-            place = self.at(factors, m) if number is None else self.at(factors[m], number)
-            factor = self.everywhere(self.builder.load(place))
+        code = self._code
+        for m, row in enumerate(self._rows):
+            place = code.at(factors, m) if number is None else code.at(factors[m], number)
+            factor = code.everywhere(code.builder.load(place))
             for variable, vector in zip(row, vectors, strict=True):
-                total = self.builder.call(self._multiply_add, [factor, vector, self.builder.load(variable)])
-                self.builder.store(total, variable)
+                total = code.multiply_add(factor, vector, code.builder.load(variable))
+                code.builder.store(total, variable)

@@ -68,7 +68,7 @@ def split_tile(dtype: str, lanes: int, step: int, taken: int, whole: bool) -> An
             vectors = [code.load_between(place, q * lanes, low, high) for q, place in enumerate(places)]
         for j in range(taken):
             row = code.picked(vectors, [divmod(t * step + j, lanes) for t in range(lanes)])
-            code.store([[code.variable(row)]], code.at(target, code.times(line, j)), line)
+            code.store(row, code.at(target, code.times(line, j)))
 
     return vector_function(dtype, lanes, generate)
 
