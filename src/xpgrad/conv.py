@@ -48,6 +48,7 @@ from xpgrad._recurrent.per_sample import samples_at_a_time, square_norms
 from xpgrad.engine.protocol import Engine
 
 _FORWARD, _GRADIENT = ("X", "W", "B"), ("dY", "X", "W", "sample_weight")
+_SIZED = "dY", "X", "sample_weight"
 
 
 class ConvGrads(NamedTuple, Generic[AnyArray]):
@@ -459,10 +460,9 @@ class _Sums:
         check_given(operator, {name: arrays[name] for name in needed})
         xp = check_arrays(operator, dict(arrays))
         self._operator, self._arrays, self._name, self._per_sample = operator, arrays, method, per_sample
-        self.geometry = known_geometry(
-            geometry_of, operator, arrays["X"].shape, arrays["W"].shape, dict(attributes)
-        )
         self._given = call_arrays(asked, xp, [arrays[name] for name in needed])
+        X, W = map(self._sized, ("X", "W"))
+        self.geometry = known_geometry(geometry_of, operator, X.shape, W.shape, dict(attributes))
         self._engine = cast(Engine, self._given.engine)  # a recorder has all methods that are used here
         # an impossible method is an error even if no gradient is wanted
         if not isinstance(method, str) or method != "auto":
@@ -470,9 +470,13 @@ class _Sums:
 
     def check_cotangent(self, shape: Sequence[int]) -> None:
         """Check the arguments that only gradients have: dY, of this shape, and sample_weight."""
-        operator, arrays = self._operator, self._arrays
-        check_shape(operator, "dY", arrays["dY"], "N, O, *output_size", shape)
-        check_shape(operator, "sample_weight", arrays["sample_weight"], "N,", (arrays["X"].shape[0],))
+        operator = self._operator
+        check_shape(operator, "dY", self._sized("dY"), "N, O, *output_size", shape)
+        check_shape(operator, "sample_weight", self._sized("sample_weight"), "N,", (self.geometry.batch,))
+
+    def _sized(self, name: str) -> Any:
+        """Something of the shape of this array."""
+        return None if self._arrays[name] is None else self._given.sized(name, self._arrays[name])
 
     def _lift(self, name: str | None) -> Any:
         """The engine's array of this name; None if it was not given."""
@@ -570,7 +574,9 @@ def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:
     return xp.zeros(tuple(shape), dtype=like.dtype, device=device(like))
 
 
-_CONV = Operation("conv", _compute_conv, _FORWARD)
-_CONV_TRANSPOSE = Operation("conv_transpose", _compute_conv_transpose, _FORWARD)
-_CONV_GRAD = Operation("conv_grad", _compute_conv_grad, _GRADIENT, _FORWARD)
-_CONV_TRANSPOSE_GRAD = Operation("conv_transpose_grad", _compute_conv_transpose_grad, _GRADIENT, _FORWARD)
+_CONV = Operation("conv", _compute_conv, _FORWARD, sized=_SIZED)
+_CONV_TRANSPOSE = Operation("conv_transpose", _compute_conv_transpose, _FORWARD, sized=_SIZED)
+_CONV_GRAD = Operation("conv_grad", _compute_conv_grad, _GRADIENT, _FORWARD, sized=_SIZED)
+_CONV_TRANSPOSE_GRAD = Operation(
+    "conv_transpose_grad", _compute_conv_transpose_grad, _GRADIENT, _FORWARD, sized=_SIZED
+)

@@ -54,6 +54,10 @@ class CallArrays:
         """The engine's array for one of the caller's, of the rank of sequence operators."""
         return self._computation.lift(array)
 
+    def sized(self, name: str, array: Any) -> Any:
+        """Something of the shape of one of the caller's arrays."""
+        return array
+
     def lower(self, array: Any) -> Any:
         """A result in the caller's namespace and dtype."""
         return self._computation.lower(array)
@@ -91,6 +95,10 @@ class _RecordedArrays(CallArrays):
         while recorded.ndim < array.ndim:
             recorded = self.engine.xp.expand_dims(recorded, axis=0)
         return recorded
+
+    def sized(self, name: str, array: Any) -> Any:
+        """See CallArrays. Its sizes may be symbols."""
+        return self.engine.input(name)
 
     def lower(self, array: Any) -> Any:
         """See CallArrays. The array has no values until the program runs."""

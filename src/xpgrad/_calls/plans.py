@@ -23,11 +23,13 @@ from array_api_compat import array_namespace
 
 from xpgrad import engine as engines
 from xpgrad._calls.adapter_calls import PLAIN, Foreign
+from xpgrad._calls.new_sizes import CallSizes, Plan, Templates
 from xpgrad._calls.shared_steps import SharedSteps, shared_steps
 from xpgrad._operators.arguments import check_choice, check_cotangents, check_number, check_wrt, explain
 from xpgrad._operators.resets import has_resets, with_resets
 from xpgrad._recurrent.per_sample import PER_SAMPLE
 from xpgrad.engine import Adapter
+from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.instructions import CannotRecordError, most
@@ -37,20 +39,23 @@ from xpgrad.engine.programs.recorder import Joined, Recorder
 
 
 class CallCache:
-    """Programs, each with what makes the call's result of the program's results; None for a form without one.
+    """Plans; None for a form without one.
 
-    `calls` finds them by what one look at a call shows, its T among that. `programs` has each one that serves
-    several T once, by all that it depends on: many T push no other program out.
+    `calls` finds them by what one look at a call shows, its T and sizes among that. `programs` has each one
+    that serves several T once, by all that it depends on: many T push no other program out. `templates` are
+    the same for many sizes.
     """
 
     def __init__(self) -> None:
         self.calls: Remembered[Any] = Remembered()
         self.programs: Remembered[Any] = Remembered()
+        self.templates: Remembered[Templates] = Remembered()
 
     def clear(self) -> None:
         """Forget all."""
         self.calls.clear()
         self.programs.clear()
+        self.templates.clear()
 
 
 _known = CallCache()
@@ -105,6 +110,8 @@ class Operation(NamedTuple):
         Of a gradient: the arguments that have one, in the order of the results.
     optional : tuple of str
         Those of them that have one only where they are given.
+    sized : tuple of str
+        The arrays whose sizes vary from call to call where others stay, on all axes but the second.
     """
 
     operator: str
@@ -112,6 +119,7 @@ class Operation(NamedTuple):
     arrays: tuple[str, ...]
     graded: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    sized: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -225,7 +233,7 @@ def planned(
     if known is _NEW:
         layouts = _layouts(look.form, given, joined)
         call = _UnplannedCall(compute, operator, arrays, options, options_key, look.form, layouts, lengths)
-        known = _known.calls[key] = call.found(joined)
+        known = _known.calls[key] = call.found(joined, operation.sized)
     if known is None:
         return compute(Asked(operator, arrays), **options)
     program, result = known
@@ -328,18 +336,32 @@ class _UnplannedCall(NamedTuple):
     layouts: Mapping[str, Any]
     lengths: Lengths
 
-    def found(self, joined: Mapping[str, Any]) -> tuple[Program, Callable[[list[Any]], Any]] | None:
-        """Its program, which may serve other T too; and what makes the result of the program's results."""
+    def found(self, joined: Mapping[str, Any], sized: Sequence[str]) -> Plan | None:
+        """Its plan, of which the program may serve other calls too."""
+        if sized and not joined and not guard.on:
+            return self._of_sizes(sized)
         shared = None
         if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
             whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
             shared = shared_steps(whole, self.options)
         if shared is None or (known := self._shared(shared)) is None:
             return self._written(self.layouts, None)
-        program, result = known
-        return program.for_steps(shared.steps), result
+        return known._replace(program=known.program.for_steps(shared.steps))
 
-    def _shared(self, shared: SharedSteps) -> tuple[Program, Callable[[list[Any]], Any]] | None:
+    def _of_sizes(self, names: Sequence[str]) -> Plan | None:
+        """The plan of a call whose arrays of these names have other sizes in other calls."""
+        call = CallSizes(self.layouts, names)
+        form = self.form.dtype, self.form.machine, self.form.threads
+        key = self.compute, form, call.kind, self.options_key
+        known = _known.templates.pop(key, None) or Templates()
+        _known.templates[key] = known  # the last one used goes last
+        return known.plan(call, self._recorded)
+
+    def _recorded(self, layouts: Mapping[str, Any], has_symbols: bool) -> Plan | None:
+        recorder = Recorder(self.form.machine, layouts, self.form.dtype, has_symbols=has_symbols)
+        return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
+
+    def _shared(self, shared: SharedSteps) -> Plan | None:
         layouts = {**self.layouts, **shared.layouts}
         form = self.form.dtype, self.form.machine, self.form.threads
         key = self.compute, form, self.lengths.kind, *layouts.items(), self.options_key
@@ -349,7 +371,7 @@ class _UnplannedCall(NamedTuple):
         _known.programs[key] = known  # the last one used goes last
         return known
 
-    def _written(self, layouts: Mapping[str, Any], shared: SharedSteps | None) -> Any:
+    def _written(self, layouts: Mapping[str, Any], shared: SharedSteps | None) -> Plan | None:
         numbers = self.lengths.numbers
         if numbers is not None:
             layouts = {**layouts, "sequence_lens": (numbers.shape, row_major(numbers.shape))}
@@ -391,20 +413,20 @@ def _plan(
     operator: str,
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
-) -> tuple[Program, Callable[[list[Any]], Any]] | None:
+) -> Plan | None:
     try:
         result = compute(Asked(operator, arrays, recorder), **options)
         joined = {f"d{name}": name for name, layout in layouts.items() if isinstance(layout, Joined)}
         fields = getattr(result, "_fields", ())
         if not joined.keys() & fields:
-            return recorder.program(result), type(result)._make
+            return Plan(recorder.program(result), type(result)._make)
         results: list[Any] = []
         counts: list[int] = []
         for field, array in zip(fields, result, strict=True):
             pieces = recorder.pieces(joined[field], array) if field in joined else [array]
             results += pieces
             counts.append(len(pieces) if field in joined else 0)
-        return recorder.program(results), functools.partial(_grouped, type(result), counts)
+        return Plan(recorder.program(results), functools.partial(_grouped, type(result), counts))
     except CannotRecordError:
         return None
 

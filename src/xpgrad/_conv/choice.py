@@ -23,8 +23,8 @@ The unit of cost is a multiplication in the products of ``shifted``; all weights
 
 from __future__ import annotations
 
-from math import log2, prod
-from operator import itemgetter
+import math
+from math import prod
 from typing import NamedTuple
 
 from xpgrad._conv.clipped import Clipped, multiplications_inside
@@ -39,6 +39,7 @@ from xpgrad._conv.winograd import Winograd
 from xpgrad._conv.winograd_sizes import WindowSums, of_images, points_of_kernels, takes_rows
 from xpgrad._operators.arguments import check_choice
 from xpgrad.engine.protocol import Engine
+from xpgrad.engine.symbols import of_numbers
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -97,6 +98,7 @@ _INSIDE, _WEIGHT_OF_TAP, _PASSES_OF_TAP = 0.8, 30.0, 1.3e6
 _POINTWISE, _VECTOR = 0.43, 16
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
+_log2 = of_numbers(math.log2)
 
 
 def choose(
@@ -119,36 +121,46 @@ def choose(
 def preferred(engine: Engine, geometry: ConvGeometry, sums: str = "forward") -> str:
     """The name of the method that the cost rule prefers for one of the sums."""
     engine_has = engine.compiles(), engine.can_transform(), engine.launches(), engine.has_few_registers()
-    return _preferred(geometry, *engine_has)[sums]
+    return _cheapest(_costs(geometry, *engine_has)[sums])
+
+
+def _cheapest(costs: dict[str, float]) -> str:
+    """The name of the method with the lowest cost, the first one of several."""
+    return [*costs][int(_place_of_least(*costs.values()))] if len(costs) > 1 else next(iter(costs))
+
+
+@of_numbers
+def _place_of_least(*costs: float) -> int:
+    return min(range(len(costs)), key=costs.__getitem__)
 
 
 @kept
-def _preferred(
+def _costs(
     g: ConvGeometry, compiled: bool, transforms: bool, launches: bool = False, few_registers: bool = False
-) -> dict[str, str]:
-    """The method for each of the sums."""
+) -> dict[str, dict[str, float]]:
+    """For each of the sums the costs of methods, the simplest one first; only one where no cost decides."""
     name = _for_all_sums(g, compiled, transforms, launches)
     if name is not None:
-        return dict.fromkeys(SUMS, name)
+        return {sums: {name: 0.0} for sums in SUMS}
     inside = multiplications_inside(g)
-    direct = {
-        sums: _cheapest(g, few_registers, inside, sums) if compiled else _uncompiled(g, inside)
+    costs = {
+        sums: _direct_costs(g, few_registers, inside, sums) if compiled else _uncompiled_cost(g, inside)
         for sums in SUMS
     }
     # without compiled loops the transforms of a row take longer than the products that they save
-    if METHODS["winograd"].why_not(g, transforms) is not None or (takes_rows(g) and not compiled):
-        return {sums: name for sums, (name, _) in direct.items()}
-    filtered = _winograd_costs(g, compiled)
-    return {sums: "winograd" if filtered[sums] < cost else name for sums, (name, cost) in direct.items()}
+    if METHODS["winograd"].why_not(g, transforms) is None and (compiled or not takes_rows(g)):
+        for sums, cost in _winograd_costs(g, compiled).items():
+            costs[sums]["winograd"] = cost
+    return costs
 
 
-def _uncompiled(g: ConvGeometry, inside: int) -> tuple[str, float]:
+def _uncompiled_cost(g: ConvGeometry, inside: int) -> dict[str, float]:
     """The method of the direct sum, and its cost; `inside` is `multiplications_inside`."""
     if g.channels // g.group < _SHIFTED_CHANNELS:
-        return "patches", g.multiplications
+        return {"patches": g.multiplications}
     if inside < _INSIDE * g.multiplications:
-        return "clipped", inside
-    return "shifted", g.multiplications
+        return {"clipped": inside}
+    return {"shifted": g.multiplications}
 
 
 def _for_all_sums(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool) -> str | None:
@@ -168,8 +180,8 @@ def _for_all_sums(g: ConvGeometry, compiled: bool, transforms: bool, launches: b
     return "patches" if launches else "taps" if few else None
 
 
-def _cheapest(g: ConvGeometry, few_registers: bool, inside: int, sums: str) -> tuple[str, float]:
-    """The best compiled method of the direct sum, and its cost."""
+def _direct_costs(g: ConvGeometry, few_registers: bool, inside: int, sums: str) -> dict[str, float]:
+    """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     made = g.outputs // g.group
     elements = g.multiplications // made
@@ -191,7 +203,7 @@ def _cheapest(g: ConvGeometry, few_registers: bool, inside: int, sums: str) -> t
         found["clipped"] = (_PATCHES + copied) * inside + products
     if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
         found["pointwise"] = _POINTWISE * _filled(prod(g.size)) * g.multiplications + _WEIGHT * weights
-    return min(found.items(), key=itemgetter(1))
+    return found
 
 
 def _filled(columns: int) -> float:
@@ -231,6 +243,6 @@ def _fourier_cost(g: ConvGeometry, compiled: bool) -> float:
     elements = prod(spectrum_shape(g))
     channels_in = g.channels // g.group
     transforms = g.batch * (g.channels + g.outputs) + g.outputs * channels_in
-    transform = elements * log2(2 * elements)
+    transform = elements * _log2(2 * elements)
     products = g.batch * g.outputs * channels_in * elements
     return costs.transform * transforms * transform + costs.product * products

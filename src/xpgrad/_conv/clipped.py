@@ -19,6 +19,7 @@ from xpgrad._conv.method import Method, image_blocks, kept
 from xpgrad._conv.shifted import tap_weights
 from xpgrad.engine.images.shifts import Embedding
 from xpgrad.engine.protocol import Engine
+from xpgrad.engine.symbols import larger, smaller
 
 
 class _Meeting(NamedTuple):
@@ -106,8 +107,8 @@ def _intervals(g: ConvGeometry) -> list[list[tuple[int, int, int]]]:
         own = []
         for k in range(kernel):
             at = k * dilation - begin  # what output 0 reads
-            start = max(0, -(at // stride))
-            stop = min(made, -((at - size) // stride))
+            start = larger(0, -(at // stride))
+            stop = smaller(made, -((at - size) // stride))
             own.append((start, stop, start * stride + at))
         found.append(own)
     return found
@@ -115,5 +116,5 @@ def _intervals(g: ConvGeometry) -> list[list[tuple[int, int, int]]]:
 
 def multiplications_inside(g: ConvGeometry) -> int:
     """The multiplications of a direct sum without padding."""
-    met = (sum(max(0, stop - start) for start, stop, _ in axis) for axis in _intervals(g))
+    met = (sum(larger(0, stop - start) for start, stop, _ in axis) for axis in _intervals(g))
     return prod(met) * g.batch * g.outputs * (g.channels // g.group)

@@ -23,6 +23,7 @@ from typing import Any
 from xpgrad._conv.geometry import ConvGeometry, Sizes
 from xpgrad._conv.method import Method, with_bias
 from xpgrad.engine.protocol import Engine
+from xpgrad.engine.symbols import of_numbers
 
 
 class Fourier(Method):
@@ -161,6 +162,7 @@ def spectrum_shape(geometry: ConvGeometry) -> Sizes:
     return (*others, last // 2 + 1)
 
 
+@of_numbers
 @functools.cache
 def _fast_length(least: int) -> int:
     """The smallest even number from `least` on without prime factors above 5."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._operators.arguments import as_integer, check_choice, explained, is_list
 from xpgrad.engine.process.remembered import Remembered
+from xpgrad.engine.symbols import SizeSymbol
 
 _MOST = 2**31 - 1  # limit of an attribute: sums of products of a few attributes fit into 64 bits
 _MOST_ELEMENTS = 2**48  # limit of an array with its padding: a thousand times the memory of a machine
@@ -97,7 +98,12 @@ class ConvGeometry:
 
     @cached_property
     def static(self) -> bool:
-        """Whether all sizes are numbers. A compiler's symbols cannot be keys of a cache."""
+        """Whether all sizes are numbers or a recorder's symbols, which compare like numbers."""
+        return all(type(size) in (int, SizeSymbol) for size in (*self.input_shape, *self.weight_shape))
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether all sizes are numbers. Symbols cannot be keys of a cache."""
         return all(type(size) is int for size in (*self.input_shape, *self.weight_shape))
 
     @property

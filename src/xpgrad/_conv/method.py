@@ -125,6 +125,6 @@ def kept(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def call(geometry: ConvGeometry, *rest: Any) -> Any:
-        return (cached if geometry.static else function)(geometry, *rest)
+        return (cached if geometry.is_known else function)(geometry, *rest)
 
     return cast(_Function, call)

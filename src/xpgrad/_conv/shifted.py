@@ -56,7 +56,7 @@ class Grid:
         self.lead = self.taps[-1][1]
         self.output_length = prod((geometry.output_size[0], *self.size[1:]))
         # a slice that begins in the last rows ends less than one row behind the grid
-        slack = geometry.rank > 1 and self.lead > 0
+        slack = int(geometry.rank > 1 and self.lead > 0)
         self.rows = (self.size[0] + slack, *self.size[1:])
 
     @functools.cached_property

@@ -213,8 +213,9 @@ def _products(engine: Engine, sums: WindowSums, U: list[Any], V: Any, M: Any) ->
     meets = range(len(U))
     if sums.tile.flat:  # of the windows behind the last row the first piece is enough
         meets = range(len(U) - 1, len(U))
-    ends = sorted({0, made, *(min(max(0, begin - k), made) for k in meets),
-                   *(min(max(0, size + begin - k), made) for k in meets)})  # fmt: skip
+    found = [0, made, *(min(max(0, begin - k), made) for k in meets),
+             *(min(max(0, size + begin - k), made) for k in meets)]  # fmt: skip
+    ends = [end for end, _ in itertools.groupby(sorted(found))]
     parts = [slice(each * low, each * high) for low, high in itertools.pairwise(ends)]
 
     def some(part: slice, target: Any) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import Workspaces, address_of, name_of
 from xpgrad.engine.process.team import Team, integers
+from xpgrad.engine.symbols import SizeSymbol, of_numbers
 
 # Tiles pay from so many sums in a group, and so many pairs of a sum and an image.
 _SUMS, _PAIRS = 3, 16
@@ -123,7 +125,8 @@ class ShiftPlan:
         self.parts, self.complete = max(1, min(threads, items)), complete
         self.multiplications = multiplications
         bounds = integers(sharing.cuts(items, self.parts))
-        self.function, self._arrays, self._kept = function, arrays, (kept, bounds)
+        self.function, self._arrays = function, arrays
+        self.kept: Any = kept, bounds
         self.workspaces = Workspaces(self.parts, elements * dtype.itemsize)
         self._numbers = flat(record)
         self._numbers[_AT_SHARED.bounds] = ctypes.addressof(bounds)
@@ -136,6 +139,31 @@ class ShiftPlan:
             numbers[place] = address
         numbers[_AT_SHARED.memory] = memory
         return numbers
+
+
+class _SymbolicPlan(ShiftPlan):
+    """A plan that depends on symbols: the same function in as many parts, with other numbers."""
+
+    def __init__(self, plan: SizeSymbol) -> None:
+        get, own = of_numbers(getattr), plan.value
+        self.function, self.parts = int(get(plan, "function")), int(get(plan, "parts"))
+        self.complete, self.multiplications = bool(get(plan, "complete")), get(plan, "multiplications")
+        self.workspaces = Workspaces(self.parts, get(get(plan, "workspaces"), "bytes"))
+        self._arrays, self.kept = own._arrays, plan
+        number, numbers = of_numbers(operator.getitem), get(plan, "_numbers")
+        self._numbers = [number(numbers, place) for place in range(len(own._numbers))]
+
+
+def _kept(function: Callable[..., ShiftPlan]) -> Callable[..., ShiftPlan]:
+    """Decorator: keep the last plans that a function of hashable arguments has made."""
+    cached = of_numbers(functools.lru_cache(maxsize=_PLANS)(function))
+
+    @functools.wraps(function)
+    def plan(*arguments: Any) -> ShiftPlan:
+        found = cached(*arguments)
+        return _SymbolicPlan(found) if found.__class__ is SizeSymbol else found
+
+    return plan
 
 
 _LATER = Shared(0, 0, 0)  # a plan fills it in
@@ -158,7 +186,7 @@ class Setting(NamedTuple):
         return sharing.product_threads(multiplications, self.threads, self.grain)
 
 
-@functools.lru_cache(maxsize=_PLANS)
+@_kept
 def plan_of_sums(
     dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, ...], starts: tuple[int, ...],
     shifts: Shifts, setting: Setting,
@@ -192,7 +220,7 @@ def plan_of_sums(
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=_PLANS)
+@_kept
 def plan_of_products(
     dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...], places: tuple[Embedding, ...],
     taps: tuple[tuple[int, int], ...], group: int, setting: Setting,
@@ -233,8 +261,17 @@ def _batch(shape: Sequence[int]) -> Batch:
     return Batch(0, prod(shape[1:]), prod(shape[2:]))
 
 
+_address, _length = of_numbers(address_of), of_numbers(len)
+
+
+@of_numbers
+def _elements_of(rows: np.ndarray) -> int:
+    """The elements of all rows of a grid."""
+    return int(rows[:, 2].sum())
+
+
 def _table(rows: np.ndarray) -> Table:
-    return Table(address_of(rows), len(rows))
+    return Table(_address(rows), _length(rows))
 
 
 # --- how much of the grid is in memory
@@ -294,7 +331,7 @@ def patch_work(
     positions = prod(places[0].grid)
     rows = _rows_of_patches(places, tuple(size), count * positions)
     if kind == "patches":
-        begins = int(rows[:, 2].sum()) < len(places) * positions
+        begins = _elements_of(rows) < len(places) * positions
     record = PatchRows(
         parts=parts, images=_batch(images), count=count, channels=channels,
         size=prod(size), rows=_table(rows), taps=len(places), positions=positions,
@@ -303,6 +340,7 @@ def patch_work(
     return _loop(kind, dtype, tiles()), record, rows
 
 
+@of_numbers
 @functools.lru_cache(maxsize=256)
 def _rows_of_patches(places: tuple[Embedding, ...], size: tuple[int, ...], columns: int) -> np.ndarray:
     """The rows of an image in the rows of patches; each place begins `columns` after the previous place."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index, kept_and_places, phase_places
+from xpgrad.engine.symbols import larger, smaller
 
 BLOCK_ELEMENTS = 5 << 18  # of the temporary arrays of a block of images, in each thread
 BAND = 1 << 21  # elements of the temporary arrays of a band of columns
@@ -39,7 +40,7 @@ class InPlaceImages(Images, ABC):
 
     def bands(self, count: int, size: int, multiple: int = 1, least: int = 0) -> list[slice]:
         """Bands of about equal size that fit the second-level cache."""
-        at_once = -(-count // -(-count * size // max(BAND, least)))
+        at_once = -(-count // -(-count * size // larger(BAND, least)))
         return slices(count, -(-at_once // multiple) * multiple)
 
     def pad(self, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
@@ -121,15 +122,17 @@ class InPlaceImages(Images, ABC):
 
 def slices(count: int, at_once: int) -> list[slice]:
     """Slices of 0 .. count, `at_once` elements each."""
-    at_once = max(1, at_once)
-    return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]
+    at_once = larger(1, at_once)
+    starts = [number * at_once for number in range(-(-count // at_once))]
+    return [slice(start, smaller(count, start + at_once)) for start in starts]
 
 
 def in_parts(count: int, parts: int) -> list[slice]:
     """At most so many slices of 0 .. count, all but the last of one size."""
-    return slices(count, -(-count // max(1, parts)))
+    return slices(count, -(-count // larger(1, parts)))
 
 
 def images_at_once(count: int, size: int, room: int, most: int | None) -> int:
     """How many of `count` images with `size` elements fit into `room`: at least one, at most `most`."""
-    return max(1, min(room // max(1, size), most or count))
+    at_once = larger(1, smaller(room // larger(1, size), most or count))
+    return int(at_once) if isinstance(count, int) else at_once

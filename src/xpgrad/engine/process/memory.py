@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.process import guard
+from xpgrad.engine.symbols import of_numbers
 
 LINE = 64
 """The number of bytes of a cache line."""
@@ -117,6 +118,7 @@ def _popped(kept: list[Arena]) -> Arena | None:
         return None
 
 
+@of_numbers
 def line_of(count: int, itemsize: int) -> int:
     """The stride for rows of `count` elements: larger if rows would share few lines of the caches."""
     return count + (LINE // itemsize if count * itemsize % _ALIASED == 0 else 0)

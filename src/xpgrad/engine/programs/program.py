@@ -31,6 +31,7 @@ from xpgrad.engine.programs.code import ProgramCode
 from xpgrad.engine.programs.instructions import HOST, Block, Quantity, Shift, Work
 from xpgrad.engine.programs.lanes import side_by_side
 from xpgrad.engine.programs.shares import Region, Share, regions_of
+from xpgrad.engine.symbols import SizeSymbol, value_of
 
 _GUARD_AT = records.positions(records.ProgramHead).guard
 _STEPS_AT = records.positions(records.ProgramHead).steps
@@ -91,6 +92,18 @@ class Lanes(NamedTuple):
     each: Sequence[Sequence[Stretch]]
 
 
+class SymbolicParts(NamedTuple):
+    """What of a program depends on symbols: the bytes of its arena, the results' shapes, `kept`, `numbers`.
+
+    The numbers stand in the code, each with its place.
+    """
+
+    arena_bytes: Any
+    shapes: Sequence[tuple[Any, ...] | None]
+    kept: Sequence[Any]
+    numbers: Sequence[tuple[int, Any]]
+
+
 class Draft:
     """A program that is being recorded: its instructions, and which blocks are parts of other blocks.
 
@@ -107,6 +120,7 @@ class Draft:
         self.repetitions: list[Repetition] = []
         self.share: Share | None = None
         self.shares: list[Share | None] = []
+        self.has_symbols = False
         self._inside: dict[Block, BlockOffset] = {}
 
     def new_input(self) -> Block:
@@ -175,19 +189,26 @@ class Program:
     ) -> None:
         self._dtype, self._team = dtype, machine.team
         self.count = len(draft.inputs)
-        self._sizes = tuple([None if output is None else output[1] for output in outputs])
+        sizes = [None if output is None else output[1] for output in outputs]
+        self._sizes = tuple([None if one is None else tuple(map(value_of, one)) for one in sizes])
         self._steps, self._shapes = 0, self.shapes(0)
         results = [output[0] for output in outputs if output is not None]
         outside = [*draft.inputs, *results]
         self._together = side_by_side(draft, machine.team)
         regions = regions_of(draft.shares)
         code = self._written(draft, machine, outside, regions)
-        self._relocate(code, draft, outside, [self._together, *(one.instructions() for one in regions)])
+        self._kept = tuple([one.kept for one in draft.instructions if one.kept is not None])
+        self._relocate(
+            code, sizes, draft, outside, [self._together, *(one.instructions() for one in regions)]
+        )
+        self._prepare()
+        self._link = _linker()
+
+    def _prepare(self) -> None:
+        """Prepare runs of the code."""
         self._spare = list[tuple[np.ndarray, int]]()
         self._links = np.stack([self.where, self.memory, self.code[self.where]])
         self._link_table = address_of(self._links), len(self.where)
-        self._kept = tuple([one.kept for one in draft.instructions if one.kept is not None])
-        self._link = _linker()
 
     def _written(
         self, draft: Draft, machine: Machine, outside: Sequence[Block], regions: Sequence[Region]
@@ -214,7 +235,7 @@ class Program:
             one = Stretch(begin, len(code))
             if not instruction.is_native():  # it has no head
                 data = begin + instruction.DATA
-                one = Stretch(begin, len(code), instruction.function, data, instruction.parts)
+                one = Stretch(begin, len(code), instruction.function, data, int(instruction.parts))
             each.append(one)
         self.end = len(code)
         self._settle_order(each, draft.lanes)
@@ -244,16 +265,26 @@ class Program:
         self._by_python = {one.begin: one for one in each if one.function}
 
     def _relocate(
-        self, code: ProgramCode, draft: Draft, outside: Sequence[Block], together: Sequence[range]
-    ) -> None:
+        self, code: ProgramCode, sizes: Sequence[Any], draft: Draft, outside: Sequence[Block],
+        together: Sequence[range],
+    ) -> None:  # fmt: skip
         """Replace each address by a memory number and a distance into that memory.
 
         Threads may run the instructions of each range of `together` at one time.
         """
-        begins, self.arena_bytes = arranged(draft, {*outside, HOST}, code.itemsize, together)
+        begins, arena_bytes = arranged(draft, {*outside, HOST}, code.itemsize, together)
         where, memory = code.settle(draft, outside, begins)
+        self.arena_bytes, numbers = value_of(arena_bytes), code.numbers
+        self.symbolic: SymbolicParts | None = None
+        if draft.has_symbols:
+            found = [
+                (place, number) for place, number in enumerate(numbers) if number.__class__ is SizeSymbol
+            ]
+            self.symbolic = SymbolicParts(arena_bytes, sizes, self._kept, found)
+            self._kept = tuple(map(value_of, self._kept))
+            numbers = [*map(value_of, numbers)]
         self.code, self.where, self.memory = (
-            np.asarray(numbers, dtype=np.int64) for numbers in (code.numbers, where, memory)
+            np.asarray(one, dtype=np.int64) for one in (numbers, where, memory)
         )
 
     def shapes(self, steps: int) -> Sequence[tuple[int, ...] | None]:
@@ -263,6 +294,18 @@ class Program:
             return size.factor * steps if isinstance(size, Quantity) else size
 
         return tuple([None if sizes is None else tuple(map(number, sizes)) for sizes in self._sizes])
+
+    def of_sizes(
+        self, arena_bytes: int, shapes: Sequence[tuple[int, ...] | None], kept: tuple[Any, ...],
+        places: Sequence[int], numbers: Sequence[int],
+    ) -> Program:  # fmt: skip
+        """The same instructions for calls of other sizes, with other numbers in these places of the code."""
+        program = copy.copy(self)
+        program.arena_bytes, program._kept, program.code = arena_bytes, kept, self.code.copy()
+        program._sizes = program._shapes = tuple(shapes)
+        program.code[places] = numbers
+        program._prepare()
+        return program
 
     def for_steps(self, steps: int) -> Program:
         """The same program for calls with this T, if calls with several T share it."""

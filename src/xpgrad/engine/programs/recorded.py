@@ -105,10 +105,12 @@ class Recorded:
             elif k.start is k.stop is k.step is None:
                 sizes.append(size)
             else:
-                start, stop, step = k.indices(most(size))
+                step = 1 if k.step is None else k.step
                 if step < 1 or isinstance(size, Quantity):
                     raise CannotRecordError("steps backwards, or parts of a size that a call decides")
-                sizes.append(len(range(start, stop, step)))
+                start = _end_of_slice(k.start, size, 0)
+                count = -((start - _end_of_slice(k.stop, size, size)) // step)
+                sizes.append(max(0, count))
             if step:
                 strides.append(stride * step if step != 1 else stride)
             if start:
@@ -200,6 +202,13 @@ class RecordedNamespace:
         cut = (*[slice(None)] * axis, slice(-shift % x.shape[axis], None))
         rest = (*[slice(None)] * axis, slice(0, -shift % x.shape[axis]))
         return self.concat([x[cut], x[rest]], axis=axis)
+
+
+def _end_of_slice(end: int | None, size: int, default: int) -> int:
+    """The first or last end of a slice of `size` elements, as Python counts."""
+    if end is None:
+        return default
+    return max(0, end + size) if end < 0 else min(end, size)
 
 
 def check_fixed(*arrays: Recorded) -> None:

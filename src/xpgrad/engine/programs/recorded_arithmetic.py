@@ -94,7 +94,7 @@ class RecordedArithmetic:
         sizes, strides = merged(target.sizes, [target.strides, *(x.strides for x in operands)])
         _put_a_long_axis_last(sizes, strides)
         if len(sizes) > AXES:
-            known = [k for k, size in enumerate(target.sizes) if isinstance(size, int) and size > 1]
+            known = [k for k, size in enumerate(target.sizes) if not isinstance(size, Quantity) and size > 1]
             axis = min(known, key=target.shape.__getitem__)
             if target.shape[axis] > _PIECES:
                 raise CannotRecordError("an array with many axes")
@@ -180,7 +180,7 @@ def real_strides(x: Recorded) -> Strides:
 
 def _put_a_long_axis_last(sizes: list[int | Quantity], strides: Sequence[list[int]]) -> None:
     """Exchange a last axis of few elements for the longest one: each row costs as much as some elements."""
-    known = [size if isinstance(size, int) else 0 for size in sizes]
+    known = [0 if isinstance(size, Quantity) else size for size in sizes]
     if not known or not 0 < known[-1] < _SHORT:
         return
     longest = known.index(max(known))
@@ -198,7 +198,7 @@ def merged(shape: Sizes, strides: Sequence[Strides]) -> tuple[list[int | Quantit
             continue
         here, last = [own[axis] for own in strides], sizes[-1] if sizes else None
         fits = [own[-1:] == [step * size] for own, step in zip(steps, here, strict=True)]
-        if isinstance(last, int) and isinstance(size, int) and all(fits):
+        if last is not None and Quantity not in (type(last), type(size)) and all(fits):
             sizes[-1] = last * size
             for own in steps:
                 own.pop()

@@ -70,7 +70,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
             return plan.numbers(addresses[:-1], addresses[-1])
 
         operands = [*arrays, memory]
-        self.run_planned(plan.function, plan.parts, numbers, operands, plan, plan.multiplications)
+        self.run_planned(plan.function, plan.parts, numbers, operands, plan.kept, plan.multiplications)
 
     def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
         """Blocks that stay in a cache: as many for each thread, and the rest of the batch for all threads."""
@@ -83,7 +83,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
             return in_parts(count, -(-count // at_once))
         blocks = [
             slice(first + block.start, first + block.stop)
-            for first in range(0, own * threads, own)
+            for first in [own * number for number in range(threads)]
             for block in in_parts(own, -(-own // at_once))
         ]
         left = own * threads
@@ -124,7 +124,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
 
     def _repeating(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The function of parts that are alike; only the first one of each size is recorded by it."""
-        patterns: dict[Any, Pattern] = {}
+        patterns: list[tuple[Any, Pattern]] = []
 
         def of(part: slice | Sequence[slice]) -> Any:
             slices = [part] if isinstance(part, slice) else part
@@ -133,14 +133,15 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
                 return function(part)
             key = self._team, *(one.stop - one.start for one in slices)
             start = slices[0].start
-            if key in patterns:
-                return patterns[key].repeat(start)
+            for own, pattern in patterns:
+                if own == key:
+                    return pattern.repeat(start)
             pattern, around = Pattern(self._draft, start), self.moving
             self.moving = around or moving
             result = function(part)
             self.moving = around
             if pattern.complete(result):
-                patterns[key] = pattern
+                patterns.append((key, pattern))
             return result
 
         return of

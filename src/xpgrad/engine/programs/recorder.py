@@ -52,9 +52,11 @@ class Recorder(RecordedLoops):
         dtype: Any,
         steps: int = 0,
         is_full: bool = False,
+        has_symbols: bool = False,
     ) -> None:
         super().__init__(machine, dtype, is_full)
         self.steps = steps_of_call(steps) if steps else None
+        self._draft.has_symbols = has_symbols
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         self._pieces = {
             name: [

@@ -25,6 +25,7 @@ from xpgrad.engine.compiled.records import Factor, ProductRecord, Products, flat
 from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned, name_of
 from xpgrad.engine.process.team import Team, integers
+from xpgrad.engine.symbols import of_numbers
 
 _INNER = 256  # elements of a block of a sum, at most
 ROWS, PACKED_ROWS = 32, 64
@@ -61,6 +62,7 @@ def block_of(inner: int) -> int:
     return (even + 15) // 16 * 16  # in whole vectors, as a factor is turned
 
 
+@of_numbers
 def largest_block(inner: int) -> int:
     """The largest `block_of` any sum of at most so many elements.
 

@@ -1,0 +1,117 @@
+"""Programs for calls whose sizes are new each time, as images of many sizes.
+
+All calls of a kind have the same form but for some sizes. The first call records a program. The second one
+records a `Template`: the sizes that differ stay symbols. Later calls get their program from a template. If
+their sizes need other instructions, they record another template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xpgrad.engine.programs.program import Program
+from xpgrad.engine.programs.template import Template
+from xpgrad.engine.symbols import Trace
+
+_MOST = 8  # templates of one kind of call
+_TRIES = 3  # templates in a row that no call has used, before recording with symbols is given up
+
+Layouts = Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
+
+
+class Plan(NamedTuple):
+    """A program, and what makes the call's result of the program's results."""
+
+    program: Program
+    result: Callable[[list[Any]], Any]
+
+
+class CallSizes:
+    """The sizes of a call that vary within its `kind`: of some arrays, on all axes but the second.
+
+    Parameters
+    ----------
+    layouts : mapping
+        Shape and strides by name.
+    names : sequence of str
+        Those arrays. They are contiguous in some order of their axes, but for axes of stride 0; the sizes of
+        another array belong to the kind.
+    """
+
+    def __init__(self, layouts: Layouts, names: Sequence[str]) -> None:
+        self._layouts, self._orders = layouts, dict[str, Sequence[int]]()
+        kind: list[Any] = []
+        for name, (shape, strides) in layouts.items():
+            order = sorted([axis for axis, by in enumerate(strides) if by], key=lambda axis: -strides[axis])
+            if name in names and (*strides,) == _strides(shape, order):
+                self._orders[name] = order
+                kind.append((name, len(shape), shape[1:2], *order))
+            else:
+                kind.append((name, shape, strides))
+        self.kind = tuple(kind)
+        self._axes = [(name, k) for name in self._orders for k in range(len(layouts[name][0])) if k != 1]
+        self.sizes = tuple([layouts[name][0][axis] for name, axis in self._axes])
+
+    def layouts(self, sizes: Sequence[Any]) -> Layouts:
+        """The layouts of a call with other sizes."""
+        found = dict(self._layouts)
+        each = dict(zip(self._axes, sizes, strict=True))
+        for name, order in self._orders.items():
+            shape = tuple([each.get((name, axis), size) for axis, size in enumerate(found[name][0])])
+            found[name] = shape, _strides(shape, order)
+        return found
+
+
+def _strides(shape: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
+    """The strides of contiguous elements, with the axes in this order in memory; 0 for other axes."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * shape[axis]
+    return tuple(strides)
+
+
+class Templates:
+    """The templates of a kind of call, and which of its sizes have varied."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Template, Callable[[list[Any]], Any]]] = []
+        self._last: Sequence[int] = ()
+        self._varying: set[int] = set()
+        self._unused = 0
+
+    def plan(self, call: CallSizes, record: Callable[[Layouts, bool], Plan | None]) -> Plan | None:
+        """The plan of a call, None if it has none; ``record(layouts, has_symbols)`` records one."""
+        for known in self._known:
+            program = known[0].program(call.sizes)
+            if program is not None:
+                self._unused = 0
+                if known is not self._known[0]:  # a new list, because other threads may be looking
+                    self._known = [known, *(one for one in self._known if one is not known)]
+                return Plan(program, known[1])
+        pairs = zip(self._last or call.sizes, call.sizes, strict=True)
+        self._varying |= {place for place, (last, size) in enumerate(pairs) if last != size}
+        self._last = call.sizes
+        if self._varying and self._unused < _TRIES:
+            self._unused += 1
+            plan = self._with_symbols(call, record)
+            if plan is not None:
+                return plan
+        return record(call.layouts(call.sizes), False)
+
+    def _with_symbols(self, call: CallSizes, record: Callable[[Layouts, bool], Plan | None]) -> Plan | None:
+        """The plan, recorded with symbols; None where only numbers do, as for sizes that are an error."""
+        trace = Trace()
+        symbols = [trace.size(size) for size in call.sizes]
+        # an integer of a symbol is a condition
+        sizes = [one if place in self._varying else int(one) for place, one in enumerate(symbols)]
+        try:
+            plan = record(call.layouts(sizes), True)
+        except Exception:
+            return None
+        if plan is not None:
+            if not trace.pins([symbols[place] for place in self._varying]):
+                self._known = [(Template(plan.program, trace), plan.result), *self._known[: _MOST - 1]]
+            plan.program.symbolic = None
+        trace.clear()
+        return plan

@@ -1,0 +1,306 @@
+"""Programs for calls of ever new sizes: they come from templates, and are what would have been recorded."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpgrad
+from xpgrad._calls import new_sizes, plans
+from xpgrad.engine.process.settings import jit_enabled
+from xpgrad.engine.programs.program import Program
+from xpgrad.engine.symbols import SizeSymbol, Trace, larger, of_numbers, smaller, value_of
+from xpgrad.testing import to_numpy
+
+pytestmark = pytest.mark.skipif(not jit_enabled(), reason="programs need llvmlite")
+
+# the weights' shape, attributes, sizes of an image: at least, at most
+CASES: dict[str, tuple[tuple[int, ...], dict[str, Any], int, int]] = {
+    "winograd": ((16, 16, 3, 3), {"pads": 1}, 8, 70),
+    "winograd, strides": ((32, 32, 4, 4), {"pads": 1, "strides": 2}, 8, 60),
+    "winograd, dilations": ((16, 16, 3, 3), {"pads": 2, "dilations": 2, "method": "winograd"}, 9, 40),
+    "rows of taps": ((24, 24, 7), {"pads": 3}, 20, 900),
+    "pointwise": ((32, 48, 1, 1), {}, 4, 60),
+    "patches": ((24, 16, 3, 3), {"strides": 2, "pads": 1, "method": "patches"}, 4, 50),
+    "clipped": ((16, 16, 3, 3), {"pads": 6, "dilations": 6, "method": "clipped"}, 9, 30),
+    "shifted": ((16, 8, 5, 3), {"pads": 1, "method": "shifted"}, 6, 30),
+    "taps": ((12, 12, 3, 3), {"pads": 1, "strides": 2, "method": "taps"}, 4, 60),
+    "depthwise": ((32, 1, 5, 5), {"pads": 2, "group": 32}, 4, 60),
+    "few channels": ((8, 3, 7, 7), {"pads": 3, "strides": 2}, 10, 80),
+    "groups": ((32, 16, 3, 3), {"pads": 1, "group": 2}, 6, 50),
+    "volumes": ((16, 16, 3, 3, 3), {"pads": 1}, 4, 20),
+}
+KERNELS = {
+    "conv": (xpgrad.conv, xpgrad.conv_grad),
+    "conv_transpose": (xpgrad.conv_transpose, xpgrad.conv_transpose_grad),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_programs():
+    """Each test begins without programs."""
+    plans._known.clear()
+    yield
+    plans._known.clear()
+
+
+@pytest.fixture(params=[1, 3])
+def team(request):
+    """Tensors, and so many threads."""
+    torch = pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield torch.from_numpy
+    torch.set_num_threads(threads)
+
+
+class Recordings:
+    """Compares each program for new sizes with one that is recorded for these sizes, and counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = self.recorded = 0
+        plan = new_sizes.Templates.plan
+
+        def compared(own: Any, call: new_sizes.CallSizes, record: Any) -> Any:
+            def counted(*asked: Any) -> Any:
+                self.recorded += 1
+                return record(*asked)
+
+            found, alone = plan(own, call, counted), record(call.layouts(call.sizes), False)
+            self.calls += 1
+            assert (found is None) == (alone is None)
+            if found is not None:
+                assert_equal(found.program, alone.program)
+            return found
+
+        monkeypatch.setattr(new_sizes.Templates, "plan", compared)
+
+
+def assert_equal(found: Program, alone: Program) -> None:
+    """Compare two programs. Addresses of memory that one of them keeps may differ."""
+    for name in (
+        "arena_bytes",
+        "_sizes",
+        "_shapes",
+        "begin",
+        "end",
+        "_first",
+        "_rest",
+        "_by_python",
+        "count",
+    ):
+        assert getattr(found, name) == getattr(alone, name), name
+    for name in ("where", "memory"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
+    assert len(found._kept) == len(alone._kept)
+    other = np.flatnonzero(found.code != alone.code)
+    assert np.minimum(found.code[other], alone.code[other]).min(initial=1 << 40) >= 1 << 40
+    np.testing.assert_array_equal(
+        found._links, np.stack([found.where, found.memory, found.code[found.where]])
+    )
+
+
+def step(as_array: Any, rng: np.random.Generator, name: str, case: str, batch: int, size: Any, **more: Any):
+    """The output and the gradients of a call with random arrays of these sizes."""
+    weights, attributes, *_ = CASES[case]
+    forward, backward = KERNELS[name]
+    group = attributes.get("group", 1)
+    channels = weights[0] if name == "conv_transpose" else weights[1] * group
+    W = as_array(rng.normal(size=weights).astype(np.float32))
+    X = as_array(rng.normal(size=(batch, channels, *size)).astype(np.float32))
+    Y = forward(X, W, **attributes)
+    dY = as_array(rng.normal(size=tuple(Y.shape)).astype(np.float32))
+    return (Y, *backward(dY, X, W, **attributes, **more))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("case", CASES)
+def test_programs_are_the_recorded_ones(case, name, team, rng, monkeypatch):
+    recordings = Recordings(monkeypatch)
+    weights, _, least, most = CASES[case]
+    rank = len(weights) - 2
+    for images in (0, 2):  # more of them
+        begin, batch = rng.integers(least, most, rank), int(rng.integers(1, 5))
+        for number in range(8):
+            size = begin + rng.integers(0, 4, rank)
+            step(team, rng, name, case, batch + images * (number // 4), size)
+    assert recordings.recorded < recordings.calls
+
+
+@pytest.mark.parametrize("more", [{"per_sample": True}, {"per_sample": "norm"}, {"wrt": ["W"]}])
+def test_options_of_gradients(more, team, rng, monkeypatch):
+    recordings = Recordings(monkeypatch)
+    for number in range(12):
+        step(team, rng, "conv", "winograd", 2 + number // 8, rng.integers(20, 26, 2), **more)
+    assert recordings.recorded < recordings.calls
+
+
+def test_layouts_of_other_orders_are_kinds_of_their_own(team, rng, monkeypatch):
+    """Images whose channels come last, and cotangents without memory for some axes."""
+    recordings = Recordings(monkeypatch)
+    W = team(rng.normal(size=(8, 8, 3, 3)))
+    for _ in range(8):
+        height, width = rng.integers(6, 40, 2)
+        last = team(rng.normal(size=(2, height, width, 8))).permute(0, 3, 1, 2)
+        xpgrad.conv_grad(team(rng.normal(size=())).expand(2, 8, height, width), last, W, pads=1)
+        every = team(rng.normal(size=(2, 8, height, 2 * width)))[..., ::2]  # not contiguous in any order
+        xpgrad.conv(every, W, pads=1)
+    assert recordings.recorded < recordings.calls
+
+
+def test_many_sizes_need_few_recordings(rng, monkeypatch):
+    recordings = Recordings(monkeypatch)
+    for _ in range(40):
+        step(np.asarray, rng, "conv", "winograd", 2, rng.integers(20, 60, 2))
+    assert recordings.calls == 80
+    assert recordings.recorded <= 16
+
+
+def test_the_same_call_gives_the_same_bits(rng):
+    """After calls of other sizes as in a process without any."""
+    sizes = rng.integers(9, 40, (9, 2))
+    seeds = [np.random.default_rng(number) for number in range(9)]
+    results = [
+        step(np.asarray, seed, "conv", "groups", 2, size) for seed, size in zip(seeds, sizes, strict=True)
+    ]
+    for number, (size, found) in enumerate(zip(sizes, results, strict=True)):
+        plans._known.clear()
+        alone = step(np.asarray, np.random.default_rng(number), "conv", "groups", 2, size)
+        for a, b in zip(found, alone, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_wrong_sizes_are_errors_as_before(rng):
+    for width in (12, 13, 14, 15):
+        step(np.asarray, rng, "conv", "winograd", 2, (9, width))
+    X, W = np.zeros((2, 16, 1, 14), np.float32), np.zeros((16, 16, 3, 3), np.float32)
+    with pytest.raises(
+        ValueError, match=r"conv: W spans 3 elements of spatial dimension 0 .* 0 \+ 1 \+ 0 = 1"
+    ):
+        xpgrad.conv(X, W)
+    dY = np.zeros((2, 16, 9, 13), np.float32)
+    with pytest.raises(ValueError, match=r"dY has shape \(2, 16, 9, 13\), expected .* = \(2, 16, 9, 17\)"):
+        xpgrad.conv_grad(dY, np.zeros((2, 16, 9, 17), np.float32), W, pads=1)
+
+
+def test_several_threads_meet_new_sizes(rng):
+    """The threads use the same templates; each gets its own result."""
+    sizes, found = rng.integers(9, 50, (4, 12, 2)), {}
+
+    def work(number: int) -> None:
+        own = np.random.default_rng(number)
+        found[number] = [step(np.asarray, own, "conv", "winograd", 2, size) for size in sizes[number]]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        own = np.random.default_rng(number)
+        for size, results in zip(sizes[number], found[number], strict=True):
+            for a, b in zip(step(np.asarray, own, "conv", "winograd", 2, size), results, strict=True):
+                np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
+
+
+def test_recording_with_symbols_is_given_up(rng, monkeypatch):
+    """Where it never pays, as for sizes that are needed as numbers, and after some unused templates."""
+    asked: list[bool] = []
+    recorded = plans._UnplannedCall._recorded
+
+    def counted(call: Any, layouts: Any, has_symbols: bool) -> Any:
+        asked.append(has_symbols)
+        if has_symbols:
+            raise TypeError("a number is needed")
+        return recorded(call, layouts, has_symbols)
+
+    monkeypatch.setattr(plans._UnplannedCall, "_recorded", counted)
+    W = np.zeros((4, 4, 3, 3))
+    for width in range(10, 20):
+        xpgrad.conv(np.zeros((1, 4, 9, width)), W)
+    assert asked.count(True) == new_sizes._TRIES
+    assert asked.count(False) == 10
+
+
+def test_templates_of_a_kind_are_few(rng):
+    for size in rng.integers(4, 200, (60, 2)):
+        xpgrad.conv(np.zeros((1, 16, *size), np.float32), np.zeros((16, 16, 3, 3), np.float32), pads=1)
+    (templates,) = plans._known.templates.values()
+    assert 0 < len(templates._known) <= new_sizes._MOST
+
+
+# --- symbols
+
+
+def test_operations_and_conditions():
+    trace = Trace()
+    a, b = trace.size(7), trace.size(3)
+    results = [a + b, 2 - a, a * 2, -(-a // b), a % 4, 1.5 * a / b, a + b]
+    assert results[0] is results[-1]
+    assert [value_of(one) for one in results] == [10, -5, 14, 3, 3, 3.5, 10]
+    assert a > b
+    assert not b >= 5
+    assert a != 0
+    function = trace.function(results)
+    assert function(9, 4) == (13, -7, 18, 3, 1, 1.5 * 9 / 4, 13)
+    assert function(4, 4) is None  # a > b
+    assert function(9, 6) is None  # b < 5
+    with pytest.raises(ZeroDivisionError):
+        function(9, 0)
+
+
+@pytest.mark.parametrize("use", [range, lambda n: [0] * n, lambda n: "abcdefgh"[n], lambda n: np.zeros(4)[n]])
+def test_whatever_needs_an_integer_is_a_condition(use):
+    trace = Trace()
+    size = trace.size(3)
+    use(size + 0)
+    assert not trace.pins([size])
+    use(size)
+    assert trace.pins([size])
+    assert trace.function([size])(3) == (3,)
+    assert trace.function([size])(4) is None
+
+
+def test_truth_is_a_condition():
+    trace = Trace()
+    size = trace.size(3)
+    assert size
+    assert trace.function([])(5) == ()
+    assert trace.function([])(0) is None
+
+
+def test_functions_of_numbers():
+    @of_numbers
+    def table(shape: tuple[int, ...], name: str) -> list[Any]:
+        return [*shape, name]
+
+    trace = Trace()
+    a, b = trace.size(2), trace.size(5)
+    row = new_sizes.Plan(a, (b, 1))  # any named tuple
+    results = smaller(a, b), larger(a, 4, b), table((a, 3), "t"), of_numbers(len)(row), of_numbers(tuple)(row)
+    assert all(one.__class__ is SizeSymbol for one in results)
+    assert trace.function(results)(8, 1) == (1, 8, [8, 3, "t"], 2, (8, (1, 1)))
+    assert table((2, 3), "u") == [2, 3, "u"]
+    assert smaller(3, 2) == 2
+
+
+def test_no_cache_and_no_numpy_takes_symbols():
+    size = Trace().size(3)
+    with pytest.raises(TypeError, match="unhashable"):
+        _ = {size: 1}
+    with pytest.raises(TypeError):
+        np.arange(4) * size
+    with pytest.raises(TypeError):
+        _ = size + np.int64(1)
+
+
+def test_long_sums_have_a_text():
+    trace = Trace()
+    size = total = trace.size(1)
+    for number in range(3000):
+        total = total + size * number
+        assert number % 100 or total > 0  # some of them are used
+    assert trace.function([total])(2) == (2 * 3000 * 2999 // 2 + 2,)
