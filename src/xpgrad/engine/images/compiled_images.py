@@ -109,11 +109,11 @@ class CompiledImages(InPlaceImages):
 
     def sum_of_shifts(self, images: Any, weights: Any, shifts: Shifts, B: Any = None) -> Any:
         """By a plan."""
-        from xpgrad.engine.images.compiled_shifts import Setting, plan_of_sums
+        from xpgrad.engine.images.compiled_shifts import Setting, plan_for, plan_of_sums
 
         images, made = self.contiguous(images), weights.shape[0] * weights.shape[1]
         forms = images.dtype, images.shape, weights.shape, weights.starts
-        plan = plan_of_sums(*forms, shifts, Setting.of(self.team))
+        plan = plan_for(plan_of_sums, *forms, shifts, Setting.of(self.team))
         Y = self.room((images.shape[0], made, *shifts.size), images)
         bias = self._zeros((made,), images) if B is None else self.contiguous(B)
         if not plan.complete:
@@ -125,11 +125,11 @@ class CompiledImages(InPlaceImages):
         self, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
     ) -> Any:
         """By a plan; each thread adds up some images."""
-        from xpgrad.engine.images.compiled_shifts import Setting, plan_of_products
+        from xpgrad.engine.images.compiled_shifts import Setting, plan_for, plan_of_products
 
         a, images = self.contiguous(a), self.contiguous(images)
         forms = a.dtype, a.shape, images.shape, tuple(places), tuple(taps), group
-        plan = plan_of_products(*forms, Setting.of(self.team))
+        plan = plan_for(plan_of_products, *forms, Setting.of(self.team))
         sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
         products = self.room((plan.parts, *sizes), a)
         self.run_plan(plan, [a, images, products])

@@ -154,16 +154,10 @@ class _SymbolicPlan(ShiftPlan):
         self._numbers = [number(numbers, place) for place in range(len(own._numbers))]
 
 
-def _kept(function: Callable[..., ShiftPlan]) -> Callable[..., ShiftPlan]:
-    """Decorator: keep the last plans that a function of hashable arguments has made."""
-    cached = of_numbers(functools.lru_cache(maxsize=_PLANS)(function))
-
-    @functools.wraps(function)
-    def plan(*arguments: Any) -> ShiftPlan:
-        found = cached(*arguments)
-        return _SymbolicPlan(found) if found.__class__ is SizeSymbol else found
-
-    return plan
+def plan_for(plan_of: Callable[..., ShiftPlan], *arguments: Any) -> ShiftPlan:
+    """``plan_of(*arguments)``, where sizes may be symbols."""
+    plan = of_numbers(plan_of)(*arguments)
+    return _SymbolicPlan(plan) if plan.__class__ is SizeSymbol else plan
 
 
 _LATER = Shared(0, 0, 0)  # a plan fills it in
@@ -186,7 +180,7 @@ class Setting(NamedTuple):
         return sharing.product_threads(multiplications, self.threads, self.grain)
 
 
-@_kept
+@functools.lru_cache(maxsize=_PLANS)
 def plan_of_sums(
     dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, ...], starts: tuple[int, ...],
     shifts: Shifts, setting: Setting,
@@ -220,7 +214,7 @@ def plan_of_sums(
     )  # fmt: skip
 
 
-@_kept
+@functools.lru_cache(maxsize=_PLANS)
 def plan_of_products(
     dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...], places: tuple[Embedding, ...],
     taps: tuple[tuple[int, int], ...], group: int, setting: Setting,
