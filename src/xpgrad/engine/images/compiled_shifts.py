@@ -149,7 +149,7 @@ class _SymbolicPlan(ShiftPlan):
         self.function, self.parts = int(get(plan, "function")), int(get(plan, "parts"))
         self.complete, self.multiplications = bool(get(plan, "complete")), get(plan, "multiplications")
         self.workspaces = Workspaces(self.parts, get(get(plan, "workspaces"), "bytes"))
-        self._arrays, self.kept = own._arrays, plan
+        self._arrays, self.kept = own._arrays, get(plan, "kept")
         number, numbers = of_numbers(operator.getitem), get(plan, "_numbers")
         self._numbers = [number(numbers, place) for place in range(len(own._numbers))]
 
