@@ -107,11 +107,12 @@ class Templates:
         sizes = [one if place in self._varying else int(one) for place, one in enumerate(symbols)]
         try:
             plan = record(call.layouts(sizes), True)
+            if plan is not None and not trace.pins([symbols[place] for place in self._varying]):
+                self._known = [(Template(plan.program, trace), plan.result), *self._known[: _MOST - 1]]
         except Exception:
             return None
+        finally:
+            trace.clear()
         if plan is not None:
-            if not trace.pins([symbols[place] for place in self._varying]):
-                self._known = [(Template(plan.program, trace), plan.result), *self._known[: _MOST - 1]]
             plan.program.symbolic = None
-        trace.clear()
         return plan
