@@ -310,8 +310,10 @@ def test_equal_numbers_of_other_types_are_others():
     size = trace.size(6)
     assert [type(value_of(size * number)) for number in (2, 2.0, 2)] == [int, float, int]
     second = of_numbers(lambda _, operand: operand)
-    operands = 1, 1.0, True, new_sizes.Plan(size, 1), (size, 1)
-    assert [type(value_of(second(size, one))) for one in operands] == [*map(type, operands)]
+    operands = 1, 1.0, True, float("inf"), new_sizes.Plan(size, 1), (size, 1)
+    results = [second(size, one) for one in operands]
+    assert [*map(type, map(value_of, results))] == [*map(type, operands)]
+    assert trace.function(results)(6) == (*operands[:4], (6, 1), (6, 1))
 
 
 def test_truth_is_a_condition():

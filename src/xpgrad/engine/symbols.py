@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -232,7 +233,7 @@ class _FunctionText:
                 todo += _symbols(tuple(operands))
 
     def _text(self, operand: Any) -> str:
-        if operand.__class__ in (int, float):
+        if operand.__class__ in (int, float) and math.isfinite(operand):
             return repr(operand)
         if operand.__class__ is not SizeSymbol:
             return self._object(operand)

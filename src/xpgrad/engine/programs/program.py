@@ -207,7 +207,7 @@ class Program:
     def _prepare(self) -> None:
         """Prepare runs of the code."""
         self._spare = list[tuple[np.ndarray, int]]()
-        self._links = np.stack([self.where, self.memory, self.code[self.where]])
+        self._links = np.array([self.where, self.memory, self.code[self.where]])
         self._link_table = address_of(self._links), len(self.where)
 
     def _written(
@@ -297,7 +297,7 @@ class Program:
 
     def of_sizes(
         self, arena_bytes: int, shapes: Sequence[tuple[int, ...] | None], kept: tuple[Any, ...],
-        places: Sequence[int], numbers: Sequence[int],
+        places: np.ndarray, numbers: Sequence[int],
     ) -> Program:  # fmt: skip
         """The same instructions for calls of other sizes, with other numbers in these places of the code."""
         program = copy.copy(self)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
+
 from xpgrad.engine.programs.program import Program
 from xpgrad.engine.symbols import Trace
 
@@ -16,7 +18,7 @@ class Template:
         own = program.symbolic
         assert own is not None
         self._program, self._kept = program, len(own.kept)
-        self._places = [place for place, _ in own.numbers]
+        self._places = np.asarray([place for place, _ in own.numbers], dtype=np.int64)
         self._ranks = [None if shape is None else len(shape) for shape in own.shapes]
         sizes = itertools.chain.from_iterable(shape for shape in own.shapes if shape is not None)
         numbers = [number for _, number in own.numbers]
