@@ -166,6 +166,8 @@ def test_layouts_of_other_orders_are_kinds_of_their_own(team, rng, monkeypatch):
         every = team(rng.normal(size=(2, 8, height, 2 * width)))[..., ::2]  # not contiguous in any order
         xpgrad.conv(every, W, pads=1)
         xpgrad.conv(last, W, pads=1)
+        whole = team(rng.normal(size=(2, 24, height, width)))
+        xpgrad.conv_grad(whole[:, 4:12], whole[:, 16:], W, pads=1)
         xpgrad.conv(last.contiguous(), W, pads=1)
     assert recordings.recorded < recordings.calls
 

@@ -35,40 +35,55 @@ class CallSizes:
     layouts : mapping
         Shape and strides by name.
     names : sequence of str
-        Those arrays. They are contiguous in some order of their axes, but for axes of stride 0; the sizes of
-        another array belong to the kind.
+        Those arrays. They are contiguous in some order of their axes, but for axes of stride 0, or are some
+        channels of such an array. The sizes of another array belong to the kind.
     """
 
     def __init__(self, layouts: Layouts, names: Sequence[str]) -> None:
-        self._layouts, self._orders = layouts, dict[str, Sequence[int]]()
+        self._layouts, self._memory = layouts, dict[str, _Memory]()
         kind: list[Any] = []
         for name, (shape, strides) in layouts.items():
-            order = sorted([axis for axis, by in enumerate(strides) if by], key=lambda axis: -strides[axis])
-            if name in names and (*strides,) == _strides(shape, order):
-                self._orders[name] = order
-                kind.append((name, len(shape), shape[1:2], *order))
+            memory = _Memory.of(shape, strides)
+            if name in names and (*strides,) == memory.strides(shape):
+                self._memory[name] = memory
+                kind.append((name, len(shape), shape[1:2], memory))
             else:
                 kind.append((name, shape, strides))
         self.kind = tuple(kind)
-        self._axes = [(name, k) for name in self._orders for k in range(len(layouts[name][0])) if k != 1]
+        self._axes = [(name, k) for name in self._memory for k in range(len(layouts[name][0])) if k != 1]
         self.sizes = tuple([layouts[name][0][axis] for name, axis in self._axes])
 
     def layouts(self, sizes: Sequence[Any]) -> Layouts:
         """The layouts of a call with other sizes."""
         found = dict(self._layouts)
         each = dict(zip(self._axes, sizes, strict=True))
-        for name, order in self._orders.items():
+        for name, memory in self._memory.items():
             shape = tuple([each.get((name, axis), size) for axis, size in enumerate(found[name][0])])
-            found[name] = shape, _strides(shape, order)
+            found[name] = shape, memory.strides(shape)
         return found
 
 
-def _strides(shape: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
-    """The strides of contiguous elements, with the axes in this order in memory; 0 for other axes."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis], step = step, step * shape[axis]
-    return tuple(strides)
+class _Memory(NamedTuple):
+    """The order of an array's axes in memory, without axes of stride 0, and the number of channels there.
+
+    A cotangent of a concatenation is some channels of a larger array.
+    """
+
+    order: tuple[int, ...]
+    channels: int
+
+    @classmethod
+    def of(cls, shape: Sequence[int], strides: Sequence[int]) -> _Memory:
+        order = sorted([axis for axis, by in enumerate(strides) if by], key=lambda axis: -strides[axis])
+        place = order.index(1) if 1 in order else 0
+        return cls(tuple(order), strides[order[place - 1]] // strides[1] if place else 1)
+
+    def strides(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+        """The strides for other sizes."""
+        strides, step = [0] * len(shape), 1
+        for axis in reversed(self.order):
+            strides[axis], step = step, step * (self.channels if axis == 1 else shape[axis])
+        return tuple(strides)
 
 
 class Templates:
