@@ -40,10 +40,10 @@ class CallSizes:
     """
 
     def __init__(self, layouts: Layouts, names: Sequence[str]) -> None:
-        self._layouts, self._memory = layouts, dict[str, _Memory]()
+        self._layouts, self._memory = layouts, dict[str, _AxesInMemory]()
         kind: list[Any] = []
         for name, (shape, strides) in layouts.items():
-            memory = _Memory.of(shape, strides)
+            memory = _AxesInMemory.of(shape, strides)
             if name in names and (*strides,) == memory.strides(shape):
                 self._memory[name] = memory
                 kind.append((name, len(shape), shape[1:2], memory))
@@ -63,7 +63,7 @@ class CallSizes:
         return found
 
 
-class _Memory(NamedTuple):
+class _AxesInMemory(NamedTuple):
     """The order of an array's axes in memory, without axes of stride 0, and the number of channels there.
 
     A cotangent of a concatenation is some channels of a larger array.
@@ -73,7 +73,7 @@ class _Memory(NamedTuple):
     channels: int
 
     @classmethod
-    def of(cls, shape: Sequence[int], strides: Sequence[int]) -> _Memory:
+    def of(cls, shape: Sequence[int], strides: Sequence[int]) -> _AxesInMemory:
         order = sorted([axis for axis, by in enumerate(strides) if by], key=lambda axis: -strides[axis])
         place = order.index(1) if 1 in order else 0
         return cls(tuple(order), strides[order[place - 1]] // strides[1] if place else 1)
