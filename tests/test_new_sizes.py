@@ -303,8 +303,8 @@ def test_whatever_needs_an_integer_is_a_condition(use):
 def test_sizes_that_no_recording_meets():
     trace = Trace()
     a, b = trace.size(6), trace.size(3)
-    program = SimpleNamespace(symbolic=SymbolicParts(a // b, [], (), []))
-    assert Template(program, trace).program((1, 0)) is None
+    template = Template(SimpleNamespace(), SymbolicParts(a // b, [], (), []), trace)
+    assert template.program((1, 0)) is None
 
 
 def test_equal_numbers_of_other_types_are_others():

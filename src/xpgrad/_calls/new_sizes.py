@@ -122,12 +122,13 @@ class Templates:
         sizes = [one if place in self._varying else int(one) for place, one in enumerate(symbols)]
         try:
             plan = record(call.layouts(sizes), True)
-            if plan is not None and not trace.pins([symbols[place] for place in self._varying]):
-                self._known = [(Template(plan.program, trace), plan.result), *self._known[: _MOST - 1]]
+            if plan is not None:
+                parts, plan.program.symbolic = plan.program.symbolic, None
+                if parts is not None and not trace.pins([symbols[place] for place in self._varying]):
+                    template = Template(plan.program, parts, trace)
+                    self._known = [(template, plan.result), *self._known[: _MOST - 1]]
         except Exception:
             return None
         finally:
             trace.clear()
-        if plan is not None:
-            plan.program.symbolic = None
         return plan

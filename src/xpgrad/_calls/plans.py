@@ -357,8 +357,10 @@ class _UnplannedCall(NamedTuple):
         _known.templates[key] = known  # the last one used goes last
         return known.plan(call, self._recorded)
 
-    def _recorded(self, layouts: Mapping[str, Any], has_symbols: bool) -> Plan | None:
-        recorder = Recorder(self.form.machine, layouts, self.form.dtype, has_symbols=has_symbols)
+    def _recorded(self, layouts: Mapping[str, Any], has_symbols: bool = False) -> Plan | None:
+        recorder = Recorder(
+            self.form.machine, layouts, self.form.dtype, is_full=self.lengths.is_full, has_symbols=has_symbols
+        )
         return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
 
     def _shared(self, shared: SharedSteps) -> Plan | None:
@@ -376,8 +378,7 @@ class _UnplannedCall(NamedTuple):
         if numbers is not None:
             layouts = {**layouts, "sequence_lens": (numbers.shape, row_major(numbers.shape))}
         if shared is None:
-            recorder = Recorder(self.form.machine, layouts, self.form.dtype, is_full=self.lengths.is_full)
-            return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
+            return self._recorded(layouts)
         recorder = Recorder(self.form.machine, layouts, self.form.dtype, shared.most)
         arrays = dict.fromkeys(self.arrays)
         for name, layout in layouts.items():

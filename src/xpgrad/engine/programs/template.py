@@ -7,22 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xpgrad.engine.programs.program import Program
+from xpgrad.engine.programs.program import Program, SymbolicParts
 from xpgrad.engine.symbols import Trace
 
 
 class Template:
-    """A recorded program, and what of it depends on sizes, as a function of the sizes of `trace`."""
+    """A recorded program, and its symbolic parts as a function of the sizes of `trace`."""
 
-    def __init__(self, program: Program, trace: Trace) -> None:
-        own = program.symbolic
-        assert own is not None
-        self._program, self._kept = program, len(own.kept)
-        self._places = np.asarray([place for place, _ in own.numbers], dtype=np.int64)
-        self._ranks = [None if shape is None else len(shape) for shape in own.shapes]
-        sizes = itertools.chain.from_iterable(shape for shape in own.shapes if shape is not None)
-        numbers = [number for _, number in own.numbers]
-        self._results = trace.function([own.arena_bytes, *sizes, *own.kept, *numbers])
+    def __init__(self, program: Program, parts: SymbolicParts, trace: Trace) -> None:
+        self._program, self._kept = program, len(parts.kept)
+        self._places = np.asarray([place for place, _ in parts.numbers], dtype=np.int64)
+        self._ranks = [None if shape is None else len(shape) for shape in parts.shapes]
+        sizes = itertools.chain.from_iterable(shape for shape in parts.shapes if shape is not None)
+        numbers = [number for _, number in parts.numbers]
+        self._results = trace.function([parts.arena_bytes, *sizes, *parts.kept, *numbers])
 
     def program(self, sizes: Sequence[int]) -> Program | None:
         """The program for calls of these sizes; None if other instructions would be recorded for them."""
