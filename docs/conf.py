@@ -28,9 +28,13 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",
-    "sphinx_codeautolink",
     "sphinx_copybutton",
 ]
+# A brief build, for checks: without the tutorials that train for a minute, and without links in code, which
+# take a third of the time.
+IS_BRIEF = os.environ.get("XPGRAD_DOCS") == "brief"
+if not IS_BRIEF:
+    extensions.append("sphinx_codeautolink")
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 default_role = "py:obj"
@@ -81,19 +85,16 @@ intersphinx_mapping = (
     else {}
 )
 
-# Whether tutorials run: 0 none, "brief" all but those that train for a minute, 1 all.
-TUTORIALS = os.environ.get("XPGRAD_DOCS_TUTORIALS", "1")
 LONG_TUTORIALS = ("plot_5_private_training", "plot_10_missing_values", "plot_12_episodes")
 sphinx_gallery_conf = {
     "examples_dirs": [str(ROOT / "examples" / "tutorials")],
     "gallery_dirs": ["tutorials"],
-    "filename_pattern": rf"/(?!{'|'.join(LONG_TUTORIALS)})\w+\.py$" if TUTORIALS == "brief" else r"/\w+\.py$",
+    "filename_pattern": rf"/(?!{'|'.join(LONG_TUTORIALS)})\w+\.py$" if IS_BRIEF else r"/\w+\.py$",
     "remove_config_comments": True,
     "download_all_examples": False,
     "show_memory": False,
     "abort_on_example_error": True,
     "within_subsection_order": "gallery_order.by_number",
-    "plot_gallery": TUTORIALS != "0",
 }
 import activations  # noqa: E402 - these are beside this file
 from api_links import ApiLinks  # noqa: E402

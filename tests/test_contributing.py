@@ -324,6 +324,7 @@ def test_files_that_are_left_out_are_missed(copy: Path) -> None:
     assert {*MISSED} == {*listed(ACTIVATION)} - {"src/xpgrad/activations.py", "CHANGELOG.md"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tests", MISSED_OF_UNITS, ids=lambda tests: f"{len(tests)}, {next(iter(tests))}")
 def test_files_of_a_unit_that_are_left_out_are_missed(copy: Path, tests: Mapping[str, str]) -> None:
     missed(copy, UNIT, tests)

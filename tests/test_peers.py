@@ -40,23 +40,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ours_is_right(alone: None, interpreted: None) -> None:
-    entries = matrix.measure(
-        check.KERNELS,
-        {},
-        [
-            "lstm",
-            "gru_cell",
-            "rnn",
-            "conv",
-            "softmax",
-            "gelu",
-            "prelu",
-            "binary",
-            "hard_",
-            "scaled",
-        ],
-    ).entries
-    assert len(entries) > 100
+    """The kernels have their own tests: here it is the measuring of some of them."""
+    entries = matrix.measure(check.KERNELS, {}, [*FEW, "gru_cell, plain", "prelu", "binary"]).entries
+    assert len(entries) > 10
     for entry in entries:
         assert entry.status == "right", entry
         assert entry.error < (1e-12 if entry.peer == "float64" else 1e-5), entry
