@@ -169,12 +169,11 @@ def check_sharing(product, rows, threads, expected):
     class Functions:
         height, width = 8, 48
 
-    steps = np.asarray([[rows, 0, 0, 0]])
     parts = max(1, min(threads, rows // 8))
-    assert machine._share_columns([product], steps, Threads(), parts, Functions) is expected
+    assert machine._share_columns([product], rows, Threads(), parts, Functions) is expected
     mean = formula.Elementwise(None, (), (formula.Operand(None, of_row=True),))
-    assert not machine._share_columns([product, mean], steps, Threads(), parts, Functions)
-    assert not machine._share_columns([product], steps, team.PoolTeam(), parts, Functions)
+    assert not machine._share_columns([product, mean], rows, Threads(), parts, Functions)
+    assert not machine._share_columns([product], rows, team.PoolTeam(), parts, Functions)
 
 
 def test_parts_share_several_things():
@@ -197,11 +196,14 @@ def test_parts_cover_all_rows_with_equal_work(threads, seed, monkeypatch):
     counts = np.sort(rng.integers(1, 60, size=20))[::-1]
     steps = np.zeros((20, 4), dtype=np.int64)
     steps[:, 0] = counts
-    bounds = machine._bounds(steps, 1000, threads, 4)
+    size = machine.LoopSize.of(steps)
+    assert size == (20, counts.sum(), counts[0])
+    parts = machine._row_parts(size, 1000, threads, 4)
+    bounds = machine._bounds(counts, size.most, parts)
     assert bounds[0] == 0
     assert bounds[-1] == counts[0]
     assert np.all(np.diff(bounds) > 0)
-    assert len(bounds) - 1 == min(threads, counts[0] // 4)
+    assert len(bounds) - 1 == parts == min(threads, counts[0] // 4)
     work = [np.sum(np.clip(counts - low, 0, high - low)) for low, high in itertools.pairwise(bounds)]
     assert max(work) - min(work) <= 2 * 20  # a row more or less on each side
 

@@ -6,7 +6,7 @@ A computed call has values. In a recorded call, values and lengths are those of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -58,6 +58,10 @@ class CallArrays:
         """Something of the shape of one of the caller's arrays."""
         return array
 
+    def lengths(self, sequence_lens: Any, check: Callable[[Any], Any]) -> Any:
+        """The checked lengths."""
+        return check(sequence_lens)
+
     def lower(self, array: Any) -> Any:
         """A result in the caller's namespace and dtype."""
         return self._computation.lower(array)
@@ -97,8 +101,12 @@ class _RecordedArrays(CallArrays):
         return recorded
 
     def sized(self, name: str, array: Any) -> Any:
-        """See CallArrays. Its sizes may be symbols."""
-        return self.engine.input(name)
+        """See CallArrays. Its sizes may be symbols, or the largest ones, but in an array that is joined."""
+        return array if self.engine.joins(self._names.get(name, name)) else self.lift(name, array)
+
+    def lengths(self, sequence_lens: Any, check: Callable[[Any], Any]) -> Any:
+        """See CallArrays. Each call's lengths are checked before its program is found."""
+        return sequence_lens
 
     def lower(self, array: Any) -> Any:
         """See CallArrays. The array has no values until the program runs."""

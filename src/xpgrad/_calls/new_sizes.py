@@ -8,7 +8,7 @@ their sizes need other instructions, they record another template.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from xpgrad.engine.programs.program import Program
 from xpgrad.engine.programs.template import Template
@@ -18,6 +18,16 @@ _MOST = 8  # templates of one kind of call
 _TRIES = 3  # templates in a row that no call has used, before recording with symbols is given up
 
 Layouts = Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
+
+
+class VaryingCall(Protocol):
+    """A call of a `kind`, within which only the `sizes` vary."""
+
+    kind: tuple[Any, ...]
+    sizes: tuple[int, ...]
+
+    def layouts(self, sizes: Sequence[Any]) -> Layouts:
+        """Shape and strides by name, of a call with other sizes."""
 
 
 class Plan(NamedTuple):
@@ -95,7 +105,7 @@ class Templates:
         self._varying: set[int] = set()
         self._unused = 0
 
-    def plan(self, call: CallSizes, record: Callable[[Layouts, bool], Plan | None]) -> Plan | None:
+    def plan(self, call: VaryingCall, record: Callable[[Layouts, bool], Plan | None]) -> Plan | None:
         """The plan of a call, None if it has none; ``record(layouts, has_symbols)`` records one."""
         for known in self._known:
             program = known[0].program(call.sizes)
@@ -114,7 +124,7 @@ class Templates:
                 return plan
         return record(call.layouts(call.sizes), False)
 
-    def _with_symbols(self, call: CallSizes, record: Callable[[Layouts, bool], Plan | None]) -> Plan | None:
+    def _with_symbols(self, call: VaryingCall, record: Callable[[Layouts, bool], Plan | None]) -> Plan | None:
         """The plan, recorded with symbols; None where only numbers do, as for sizes that are an error."""
         trace = Trace()
         symbols = [trace.size(size) for size in call.sizes]

@@ -23,7 +23,7 @@ from array_api_compat import array_namespace
 
 from xpgrad import engine as engines
 from xpgrad._calls.adapter_calls import PLAIN, Foreign
-from xpgrad._calls.new_sizes import CallSizes, Plan, Templates
+from xpgrad._calls.new_sizes import CallSizes, Layouts, Plan, Templates, VaryingCall
 from xpgrad._calls.shared_steps import SharedSteps, shared_steps
 from xpgrad._operators.arguments import check_choice, check_cotangents, check_number, check_wrt, explain
 from xpgrad._operators.resets import has_resets, with_resets
@@ -32,7 +32,7 @@ from xpgrad.engine import Adapter
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad.engine.programs.instructions import CannotRecordError, most
+from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad.engine.programs.program import Form, Program
 from xpgrad.engine.programs.recorded import row_major
 from xpgrad.engine.programs.recorder import Joined, Recorder
@@ -338,58 +338,44 @@ class _UnplannedCall(NamedTuple):
 
     def found(self, joined: Mapping[str, Any], sized: Sequence[str]) -> Plan | None:
         """Its plan, of which the program may serve other calls too."""
-        if sized and not joined and not guard.on:
-            return self._of_sizes(sized)
-        shared = None
+        layouts, numbers = dict(self.layouts), self.lengths.numbers
+        if numbers is not None:
+            layouts["sequence_lens"] = numbers.shape, row_major(numbers.shape)
+        if sized and not joined:
+            return self._of_sizes(CallSizes(layouts, sized), self._recorded)
         if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
-            whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
-            shared = shared_steps(whole, self.options)
-        if shared is None or (known := self._shared(shared)) is None:
-            return self._written(self.layouts, None)
-        return known._replace(program=known.program.for_steps(shared.steps))
+            shared = shared_steps(layouts, self.options)
+            if shared is not None and (known := self._shared(shared)) is not None:
+                return known._replace(program=known.program.for_steps(shared.steps))
+        return self._recorded(layouts)
 
-    def _of_sizes(self, names: Sequence[str]) -> Plan | None:
-        """The plan of a call whose arrays of these names have other sizes in other calls."""
-        call = CallSizes(self.layouts, names)
+    def _form(self, *more: Any) -> tuple[Any, ...]:
+        """What the calls have in common that share a program or a template."""
         form = self.form.dtype, self.form.machine, self.form.threads
-        key = self.compute, form, call.kind, self.options_key
-        known = _known.templates.pop(key, None) or Templates()
-        _known.templates[key] = known  # the last one used goes last
-        return known.plan(call, self._recorded)
+        return self.compute, *form, self.lengths.kind, self.options_key, *more
 
-    def _recorded(self, layouts: Mapping[str, Any], has_symbols: bool = False) -> Plan | None:
-        recorder = Recorder(
-            self.form.machine, layouts, self.form.dtype, is_full=self.lengths.is_full, has_symbols=has_symbols
-        )
+    def _of_sizes(self, call: VaryingCall, record: Callable[..., Plan | None]) -> Plan | None:
+        """The plan of a call of which some sizes are others in other calls."""
+        if guard.on:  # it watches the blocks of a recording
+            return record(call.layouts(call.sizes), False)
+        return _known.templates.again(self._form(call.kind), Templates).plan(call, record)
+
+    def _recorded(self, layouts: Mapping[str, Any], has_symbols: bool = False, steps: int = 0) -> Plan | None:
+        machine, dtype, is_full = self.form.machine, self.form.dtype, self.lengths.is_full
+        recorder = Recorder(machine, layouts, dtype, steps, is_full, has_symbols)
         return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
 
     def _shared(self, shared: SharedSteps) -> Plan | None:
-        layouts = {**self.layouts, **shared.layouts}
-        form = self.form.dtype, self.form.machine, self.form.threads
-        key = self.compute, form, self.lengths.kind, *layouts.items(), self.options_key
-        known = _known.programs.pop(key, _NEW)
-        if known is _NEW:
-            known = self._written(layouts, shared)
-        _known.programs[key] = known  # the last one used goes last
-        return known
+        """The plan of calls with several T."""
 
-    def _written(self, layouts: Mapping[str, Any], shared: SharedSteps | None) -> Plan | None:
-        numbers = self.lengths.numbers
-        if numbers is not None:
-            layouts = {**layouts, "sequence_lens": (numbers.shape, row_major(numbers.shape))}
-        if shared is None:
-            return self._recorded(layouts)
-        recorder = Recorder(self.form.machine, layouts, self.form.dtype, shared.most)
-        arrays = dict.fromkeys(self.arrays)
-        for name, layout in layouts.items():
-            shape = layout.shape if isinstance(layout, Joined) else tuple(map(most, layout[0]))
-            arrays[name] = np.broadcast_to(np.zeros((), self.form.dtype), shape)
-        if numbers is not None:
-            arrays["sequence_lens"] = numbers
-        try:
-            return _plan(recorder, layouts, self.compute, self.operator, arrays, self.options)
-        except (TypeError, ValueError):  # the call itself says what is wrong, of its own sizes
-            return None
+        def record(layouts: Layouts, has_symbols: bool) -> Plan | None:
+            try:
+                return self._recorded(layouts, has_symbols, shared.most)
+            except (TypeError, ValueError):  # the call itself says what is wrong, of its own sizes
+                return None
+
+        key = self._form(shared.kind, shared.sizes)
+        return _known.programs.again(key, lambda: self._of_sizes(shared, record))
 
 
 def _typed(value: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Calls that differ only in T share a program: the T that it is made for, and its arrays' layouts for any T.
+"""Calls that differ only in T and N share a program, or its template.
 
 Nearly every batch of text or speech has another T, and writing a program often takes longer than a step. So
 a recurrent operator's program is written for the largest T of a class. Each call passes its own T, which
 determines sizes, strides and distances (`instructions.Quantity`). Only T determines the class: the same call
-gives the same bits, whatever was called before it.
+gives the same bits, whatever was called before it. For another N a `Template` has the integers (`new_sizes`).
 """
 
 from __future__ import annotations
@@ -11,28 +11,78 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad.engine.programs.recorded import Sizes
+from xpgrad._calls.new_sizes import Layouts
+from xpgrad.engine.programs.recorder import Joined
 from xpgrad.engine.programs.schedule import steps_of_call
 
 __all__ = ["SharedSteps", "largest_steps", "shared_steps"]
 
 _CLASSES = 4  # for each doubling of T
+_STEPS, _BATCH, _ROWS = "T", "N", "T * N"  # sizes of axes that calls differ in
 
 
-class SharedSteps(NamedTuple):
-    """A call of a program that serves several T.
+class SharedSteps:
+    """A call of a program that serves several T, and whose `sizes`, its N, vary within its `kind`.
 
     Parameters
     ----------
-    steps, most : int
-        The call's T, and the largest of the program.
-    layouts : dict of str to (tuple, tuple)
-        Sizes and strides of the arrays over time, by name.
+    steps, batch : int
+        T and N.
+    layouts : mapping
+        The layouts of all arrays by name, in the order of the program's inputs. Of a `_SharedLayout` the
+        sizes follow from T and N.
     """
 
-    steps: int
-    most: int
-    layouts: Mapping[str, tuple[Sizes, Sizes]]
+    def __init__(self, steps: int, batch: int, layouts: Mapping[str, Any]) -> None:
+        self.steps, self.most = steps, largest_steps(steps)
+        self.sizes: tuple[int, ...] = (batch,)
+        self._layouts = layouts
+        self.kind = self.most, *layouts.items()
+
+    def layouts(self, sizes: Sequence[Any]) -> Layouts:
+        """The layouts of calls with any T, and with another N."""
+        (batch,) = sizes
+        T = steps_of_call(self.most)
+        known = {_STEPS: T, _BATCH: batch, _ROWS: T * batch}
+        return {
+            name: layout.of(known) if isinstance(layout, _SharedLayout) else layout
+            for name, layout in self._layouts.items()
+        }
+
+
+class _SharedLayout(NamedTuple):
+    """The axes of an array: sizes, or symbols; their `order` in memory, the last one first.
+
+    An axis of size 1 is not in the order, since it may have any stride. Arrays that are not contiguous have
+    `strides` instead.
+    """
+
+    axes: tuple[Any, ...]
+    order: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+    @classmethod
+    def found(cls, axes: tuple[Any, ...], shape: Sequence[int], strides: Sequence[int]) -> _SharedLayout:
+        """The layout of an array of this shape and these strides."""
+        order = [axis for axis, size in enumerate(shape) if size != 1]
+        order.sort(key=strides.__getitem__)
+        step = 1
+        for axis in order:
+            if strides[axis] != step:
+                return cls(axes, (), (*strides,))
+            step *= shape[axis]
+        return cls(axes, (*order,))
+
+    def of(self, known: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The shape and strides, by the sizes of the symbols."""
+        shape = tuple([known[axis] if isinstance(axis, str) else axis for axis in self.axes])
+        if self.strides is not None:
+            return shape, self.strides
+        found: list[Any] = [0] * len(shape)
+        step: Any = 1
+        for axis in self.order:
+            found[axis], step = step, step * shape[axis]
+        return shape, tuple(found)
 
 
 def largest_steps(steps: int) -> int:
@@ -43,20 +93,18 @@ def largest_steps(steps: int) -> int:
     return -(-steps // unit) * unit
 
 
-def shared_steps(
-    layouts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], options: Mapping[str, Any]
-) -> SharedSteps | None:
-    """The layouts of a recurrent call's arrays for any T; None if the program can serve only one T.
+def shared_steps(layouts: Layouts, options: Mapping[str, Any]) -> SharedSteps | None:
+    """A recurrent call without its T and N; None if its program can serve only one T.
 
     Parameters
     ----------
-    layouts : mapping of str to (tuple of int, tuple of int)
-        Shape and strides of each array that is not joined from parts.
+    layouts : mapping of str to (tuple of int, tuple of int) or Joined
+        Shape and strides of each array.
     options : mapping of str to object
         The call's options.
     """
     layout, rows_of = options.get("layout", 0), options.get("rows_of", ())
-    if type(layout) is not int or layout not in (0, 1) or "X" not in layouts:
+    if type(layout) is not int or layout not in (0, 1) or isinstance(layouts.get("X"), Joined | None):
         return None
     if options.get("packed") or options.get("per_sample"):  # only rows count; sums are over all T at once
         return None
@@ -64,36 +112,34 @@ def shared_steps(
     if len(shape) != 3 or shape[layout] < 2:  # a single step has a program of its own
         return None
     steps, batch = shape[layout], shape[1 - layout]
-    most = largest_steps(steps)
-    T = steps_of_call(most)
-    found = {}
-    for name, (own, strides) in layouts.items():
-        if name in rows_of:
-            axis, times = 1, batch
-        elif name == "X" or len(own) == 4 or (not layout and _is_input(own, steps, batch)):
-            axis, times = layout, 1
-        else:
-            continue
-        if own[axis] != steps * times:  # the operator raises an error
-            return None
-        sizes: Sizes = (*own[:axis], T * times, *own[axis + 1 :])
-        found[name] = sizes, _strides(own, strides, sizes)
-    return SharedSteps(steps, most, found)
+    sizes = {_STEPS: steps, _BATCH: batch, _ROWS: steps * batch}
+    found: dict[str, Any] = {}
+    for name, given in layouts.items():
+        found[name] = given
+        if not isinstance(given, Joined):  # joined arrays are parameters
+            own, strides = given
+            places = _places(name, own, layout, rows_of, (steps, batch))
+            if any(own[axis] != sizes[symbol] for axis, symbol in places.items()):
+                return None  # the operator raises an error
+            if places:
+                axes = tuple([places.get(axis, size) for axis, size in enumerate(own)])
+                found[name] = _SharedLayout.found(axes, own, strides)
+    return SharedSteps(steps, batch, found)
 
 
-def _is_input(shape: tuple[int, ...], steps: int, batch: int) -> bool:
-    """Whether it is an array (T, N, width); the first of other arrays' three axes is for directions."""
-    return len(shape) == 3 and shape[:2] == (steps, batch) and steps > 2
-
-
-def _strides(shape: Sequence[int], strides: Sequence[int], sizes: Sizes) -> Sizes:
-    """The strides for any T: they depend on T if the array is contiguous, with its axes in any order."""
-    step: Any
-    found: list[Any] = [0] * len(shape)  # an axis of size 1 may have any
-    own, step = 1, 1
-    for axis in sorted((k for k, size in enumerate(shape) if size != 1), key=strides.__getitem__):
-        if strides[axis] != own:
-            return tuple(strides)
-        found[axis] = step
-        own, step = own * shape[axis], step * sizes[axis]
-    return tuple(found)
+def _places(
+    name: str, shape: Sequence[int], layout: int, rows_of: Sequence[str], both: tuple[int, int]
+) -> dict[int, str]:
+    """The axes of an array that are T, N or both; none of a parameter."""
+    if name in rows_of:
+        return {1: _ROWS}
+    if len(shape) == 4:
+        return {layout: _STEPS, 0 if layout else 2: _BATCH}
+    # the first of other arrays' three axes is for directions
+    if name == "X" or (not layout and len(shape) == 3 and shape[:2] == both and both[0] > 2):
+        return {layout: _STEPS, 1 - layout: _BATCH}
+    if name in ("sample_weight", "sequence_lens"):
+        return {0: _BATCH}
+    if len(shape) == 3 and (name.startswith(("initial_", "grad_")) or name == "recurrent_mask"):
+        return {1 - layout: _BATCH}
+    return {}

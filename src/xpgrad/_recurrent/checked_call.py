@@ -116,15 +116,18 @@ class CheckedCall:
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = check_clip(operator, clip)
+        self._given = call_arrays(asked, caller_xp, list(floats.values()), names)
         inputs = self._inputs()  # they may have any name
         over_time = {**(saved or {}), **{name: 1 for name in _OPTIONAL_OVER_TIME if name not in inputs}}
         masks = () if "recurrent_mask" in inputs else ("recurrent_mask",)
-        self._check_shapes(direction, floats, over_time, (*states, *cotangents, *masks))
-        self._lengths = self._check_lengths(sequence_lens)
+        sized = {
+            name: None if array is None else self._given.sized(name, array) for name, array in floats.items()
+        }
+        self._check_shapes(direction, sized, over_time, (*states, *cotangents, *masks))
+        self._lengths = self._given.lengths(sequence_lens, self._check_lengths)
         choices = choose_activations(
             operator, self.D, activations, activation_alpha, activation_beta, defaults
         )
-        self._given = call_arrays(asked, caller_xp, list(floats.values()), names)
         self.engine, self.xp = self._given.engine, self._given.engine.xp
         self._lower = self._given.lower
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}

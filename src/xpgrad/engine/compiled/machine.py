@@ -19,6 +19,7 @@ from xpgrad.engine.process.blas import in_one_thread
 from xpgrad.engine.process.memory import COMPUTED, address_of
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host, PoolTeam, Team, integers
+from xpgrad.engine.symbols import of_numbers, smaller
 
 # A chunk of the backward loop: its bytes of cotangents, and the least number of rows, enough for a fast
 # product and for a loop in threads.
@@ -64,6 +65,20 @@ class LoopMatrix(NamedTuple):
         return Rows(address, rows, columns, line if rows > 1 else columns)
 
 
+class LoopSize(NamedTuple):
+    """The numbers of steps, of the rows of all steps, and of the rows of the longest step."""
+
+    steps: int
+    rows: Any
+    most: Any
+
+    @classmethod
+    def of(cls, steps: np.ndarray) -> LoopSize:
+        """The size of a loop with these steps."""
+        rows = steps[:, _SPAN.rows]
+        return cls(len(steps), int(rows.sum()), int(rows.max()))
+
+
 class TimeLoop(NamedTuple):
     """A compiled time loop. Its integer arguments are `head`, and a record for each of its matrices.
 
@@ -74,6 +89,7 @@ class TimeLoop(NamedTuple):
     head: LoopHead
     matrices: list[LoopMatrix]
     parts: int
+    size: LoopSize
     kept: tuple[np.ndarray, ...]
 
 
@@ -169,11 +185,11 @@ class Machine:
     def time_loop(
         self,
         stages: Sequence[Elementwise | Product],
-        steps: np.ndarray,
+        steps: np.ndarray | LoopSize,
         by_stages: bool = False,
         resets: Resets | None = None,
     ) -> TimeLoop:
-        """The compiled loop and its arguments.
+        """The compiled loop and its arguments: without addresses for steps of which only the size is known.
 
         `by_stages` says that the caller can run each stage of each step by itself, in threads that share
         columns instead of rows.
@@ -182,22 +198,27 @@ class Machine:
 
         dtype = loop_dtype(stages)
         multiplies = any(isinstance(stage, Product) for stage in stages)
-        steps = np.ascontiguousarray(steps, dtype=np.int64)
-        least = _TILE_ROWS if multiplies else 0
-        bounds = _bounds(steps, _width(stages), self.team.free(), least)
-        parts = len(bounds) - 1
+        size = steps if isinstance(steps, LoopSize) else LoopSize.of(steps)
+        parts = _row_parts(size, _width(stages), self.team.free(), _TILE_ROWS if multiplies else 0)
+        kept: tuple[np.ndarray, ...] = ()
+        if not isinstance(steps, LoopSize):
+            kept = (
+                np.ascontiguousarray(steps, dtype=np.int64),
+                _bounds(steps[:, _SPAN.rows], size.most, parts),
+            )
+        spans, cuts = map(address_of, kept) if kept else (0, 0)
         functions = products.compiled_products(dtype) if multiplies else None
-        by_stages = by_stages and multiplies and _share_columns(stages, steps, self.team, parts, functions)
+        by_stages = (
+            by_stages and multiplies and _share_columns(stages, size.most, self.team, parts, functions)
+        )
         if by_stages:
             parts = self.team.free()
         function, matrices = compiled_loop(stages, dtype, by_stages, resets)
         f = functions
         multiplying = (f.tiles, f.by_panels, f.height, f.lanes) if f else (0, 0, 0, 0)
         columns = (parts, len(stages)) if by_stages else (0, 0)
-        head = LoopHead(
-            len(steps), address_of(steps), address_of(bounds), *multiplying, *columns, step=0, stage=0
-        )
-        return TimeLoop(function, head, [*map(LoopMatrix.of, matrices)], parts, (steps, bounds))
+        head = LoopHead(size.steps, spans, cuts, *multiplying, *columns, step=0, stage=0)
+        return TimeLoop(function, head, [*map(LoopMatrix.of, matrices)], parts, size, kept)
 
     def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
         """Run a loop on its integers, in threads if it has parts."""
@@ -223,17 +244,21 @@ def _width(stages: Sequence[Elementwise | Product]) -> int:
     return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
-def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarray:
-    """The boundaries that split the rows of all steps into parts of equal work, one for each thread.
+def _row_parts(size: LoopSize, width: int, threads: int, least: int) -> int:
+    """The number of threads that share the rows of each step.
 
-    `least` is the least number of a product's rows that is worth a thread, 0 without products. Steps have
-    different numbers of rows, and all begin with the same ones.
+    `least` is the least number of a product's rows that is worth a thread, 0 without products.
     """
-    counts = steps[:, _SPAN.rows]
-    most = int(counts.max())
     few, small = (least, sharing.TIME_LOOP) if least else (1, sharing.ARRAY)
-    parts = min(threads, most // few)
-    if parts < 2 or int(counts.sum()) * width < small:
+    return max(1, int(smaller(threads, size.most // few))) if size.rows * width >= small else 1
+
+
+def _bounds(counts: np.ndarray, most: int, parts: int) -> np.ndarray:
+    """The boundaries that split the rows of all steps into parts of equal work.
+
+    Steps have different numbers of rows, `most` at most, and all begin with the same ones.
+    """
+    if parts < 2:
         return np.asarray([0, most])
     work = np.cumsum(len(counts) - np.searchsorted(np.sort(counts), np.arange(most), side="right"))
     cuts = np.searchsorted(work, work[-1] * np.arange(1, parts) // parts) + 1
@@ -241,21 +266,25 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
 
 
 def _share_columns(
-    stages: Sequence[Elementwise | Product], steps: np.ndarray, team: Team, parts: int, functions: Any
+    stages: Sequence[Elementwise | Product], rows: Any, team: Team, parts: int, functions: Any
 ) -> bool:
     """Whether threads share the columns of each stage, instead of the rows of all steps in `parts` parts.
 
-    They do if few rows leave threads idle, or with low tiles, which take as long as taller tiles.
+    They do if few rows, at most `rows` in a step, leave threads idle, or with low tiles, which take as long
+    as taller tiles.
     """
     formulas = [stage for stage in stages if isinstance(stage, Elementwise)]
     if not team.is_quick() or any(output.of_row for stage in formulas for output in stage.outputs):
         return False
-    rows, threads = int(steps[:, _SPAN.rows].max()), team.free()
     multiplied = [stage for stage in stages if isinstance(stage, Product)]
-    pieces = min(_pieces(stage, functions.width) for stage in multiplied)
-    by_rows = _tiles_time(-(-rows // parts), functions.height)
-    by_columns = _tiles_time(rows, functions.height) / min(threads, pieces)
+    threads = min(team.free(), *(_pieces(stage, functions.width) for stage in multiplied))
     operations = sum(prod(stage.weight.array.shape) for stage in multiplied)
+    return bool(_columns_pay(rows, parts, threads, functions.height, operations))
+
+
+@of_numbers
+def _columns_pay(rows: int, parts: int, threads: int, height: int, operations: int) -> bool:
+    by_rows, by_columns = _tiles_time(-(-rows // parts), height), _tiles_time(rows, height) / threads
     return (by_rows - by_columns) * operations >= _SAVED
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from xpgrad.engine.process.locks import LastingLock
 
 _Value = TypeVar("_Value")
+_NONE: Any = object()
 
 
 class Remembered(dict[Any, _Value]):
@@ -22,6 +23,14 @@ class Remembered(dict[Any, _Value]):
             if len(self) >= self.MOST and key not in self:
                 self.pop(next(iter(self)), None)
             super().__setitem__(key, value)
+
+    def again(self, key: Any, make: Callable[[], _Value]) -> _Value:
+        """The value of the key, made if there is none; it is the newest entry now."""
+        value = self.pop(key, _NONE)
+        if value is _NONE:
+            value = make()
+        self[key] = value
+        return value
 
 
 def remembered(function: Callable[..., _Value]) -> functools._lru_cache_wrapper[_Value]:

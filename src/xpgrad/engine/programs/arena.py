@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import LINE
 from xpgrad.engine.programs.instructions import Block
 from xpgrad.engine.programs.shares import Share
+from xpgrad.engine.symbols import larger
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.program import Draft
@@ -42,7 +43,8 @@ def arranged(
     begins: dict[Block, int] = {}
     in_use: list[_Place] = []
     of_share: list[_Place] = []  # all that the share has used so far
-    share, arena_bytes = None, 0
+    share: Share | None = None
+    arena_bytes: Any = 0
     lives = _lives(draft, elsewhere, side_by_side)
     for block, life in sorted(lives.items(), key=lambda item: item[1].first):
         in_use = [place for place in in_use if place.last >= life.first]
@@ -60,7 +62,7 @@ def arranged(
         in_use.append(_Place(begin, begin + size, life.last))
         if life.share is not None:
             of_share.append(in_use[-1])
-        arena_bytes = max(arena_bytes, begin + size)
+        arena_bytes = larger(arena_bytes, begin + size)
     return begins, arena_bytes
 
 

@@ -10,7 +10,6 @@ import copy
 import ctypes
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from typing import Any, NamedTuple
@@ -22,14 +21,13 @@ from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.machine import TimeLoop
 from xpgrad.engine.compiled.products.matrix import Functions, compiled_stack_product, plan
 from xpgrad.engine.compiled.records import Factor, Strided
-from xpgrad.engine.formulas.formula import Elementwise, Product, Span
+from xpgrad.engine.formulas.formula import Elementwise, Product
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.guard import Zone
 from xpgrad.engine.process.memory import Workspaces, name_of
 from xpgrad.engine.process.team import Team, integers
 
 _KIND = records.positions(records.Kind)
-_ROWS_OF_SPAN = records.positions(Span).rows
 _HEAD = records.length(records.InstructionHead)
 _WORK = records.positions(records.WorkRecord)
 _numbers = itertools.count()
@@ -57,8 +55,7 @@ class CannotRecordError(Exception):
     """No instruction does what a kernel asks for: the call runs without a program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(NamedTuple):
     """`factor` times an integer that a call decides by its lengths or its T.
 
     `number` is the integer's place in the Schedule's table of quantities; `most` is the largest product.
@@ -68,12 +65,13 @@ class Quantity:
     most: int
     factor: int = 1
 
-    def __mul__(self, other: int | Quantity) -> Quantity:
+    def __mul__(self, other: int | Quantity) -> Quantity:  # type: ignore[override]
         if isinstance(other, Quantity):
             raise CannotRecordError("a product of two sizes that a call decides")
         return Quantity(self.number, self.most * other, self.factor * other)
 
-    __rmul__ = __mul__
+    def __rmul__(self, other: int) -> Quantity:  # type: ignore[override]
+        return self * other
 
 
 Shift = tuple[Quantity, int]
@@ -369,12 +367,11 @@ class RunTimeLoop(Work):
         places = [matrix.memory.place for matrix in loop.matrices]
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
         weights = [stage.weight.array.shape for stage in stages if isinstance(stage, Product)]
-        steps = loop.kept[0]
-        multiplications = int(steps[:, _ROWS_OF_SPAN].sum()) * sum(map(prod, weights))
+        multiplications = loop.size.rows * sum(map(prod, weights))
         self.loop, self.stages = loop, stages
         super().__init__(
-            "RunTimeLoop", len(steps), loop.function, loop.parts, team, [*places, *tables],
-            kept=loop.kept, multiplications=multiplications,
+            "RunTimeLoop", loop.size.steps, loop.function, loop.parts, team, [*places, *tables],
+            kept=loop.kept or None, multiplications=multiplications,
         )  # fmt: skip
 
     def numbers(self, addresses: Sequence[Any]) -> list[Any]:

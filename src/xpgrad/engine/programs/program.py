@@ -93,13 +93,13 @@ class Lanes(NamedTuple):
 
 
 class SymbolicParts(NamedTuple):
-    """What of a program depends on symbols: the bytes of its arena, the results' shapes, `kept`, `numbers`.
+    """What of a program depends on symbols: the bytes of its arena, the results' sizes, `kept`, `numbers`.
 
     The numbers stand in the code, each with its place.
     """
 
     arena_bytes: Any
-    shapes: Sequence[tuple[Any, ...] | None]
+    sizes: Sequence[tuple[Any, ...] | None]
     kept: Sequence[Any]
     numbers: Sequence[tuple[int, Any]]
 
@@ -296,13 +296,14 @@ class Program:
         return tuple([None if sizes is None else tuple(map(number, sizes)) for sizes in self._sizes])
 
     def of_sizes(
-        self, arena_bytes: int, shapes: Sequence[tuple[int, ...] | None], kept: tuple[Any, ...],
+        self, arena_bytes: int, sizes: Sequence[tuple[int | Quantity, ...] | None], kept: tuple[Any, ...],
         places: np.ndarray, numbers: Sequence[int],
     ) -> Program:  # fmt: skip
         """The same instructions for calls of other sizes, with other numbers in these places of the code."""
         program = copy.copy(self)
         program.arena_bytes, program._kept, program.code = arena_bytes, kept, self.code.copy()
-        program._sizes = program._shapes = tuple(shapes)
+        program._sizes = tuple(sizes)
+        program._shapes = program.shapes(0)
         program.code[places] = numbers
         program._prepare()
         return program

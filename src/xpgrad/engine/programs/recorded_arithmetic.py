@@ -72,7 +72,7 @@ class RecordedArithmetic:
 
     def arithmetic(self, kind: str, *operands: Recorded, shape: Sizes | None = None) -> Recorded:
         """A new array, element by element from arrays whose shapes broadcast to one shape."""
-        if len({x.sizes for x in operands}) > 1:
+        if any(x.sizes != operands[0].sizes for x in operands):
             if len({x.ndim for x in operands}) > 1:
                 raise CannotRecordError("broadcasting")
             check_fixed(*operands)

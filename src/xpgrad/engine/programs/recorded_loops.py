@@ -128,7 +128,7 @@ class RecordedLoops(RecordedImages):
         if not len(steps):
             return
         if isinstance(steps, ScheduledSteps):
-            loop = self._machine.time_loop(stages, steps.spans(), True, self._resets(steps))
+            loop = self._machine.time_loop(stages, steps.size(), True, self._resets(steps))
             loop = loop._replace(head=steps.put_into(loop.head, 1 if loop.head.stages else loop.parts))
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
             self._scan_one_step(stages, steps)

@@ -75,6 +75,10 @@ class Recorder(RecordedLoops):
             self._inputs[name] = self.xp.reshape(whole, self._joined[name].shape)
         return self._inputs[name]
 
+    def joins(self, name: str) -> bool:
+        """Whether the operand is joined of several of the call's arrays."""
+        return name in self._joined
+
     def pieces(self, name: str, array: Recorded | None) -> list[Recorded | None]:
         """Split an array shaped like a joined operand into the shapes of its parts."""
         shapes = [shape for shape, _ in self._joined[name].layouts]

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.formula_code import c_function
+from xpgrad.engine.compiled.machine import LoopSize
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.guard import Zone
@@ -28,6 +27,7 @@ from xpgrad.engine.programs.instructions import (
     parts_for,
     three_strided,
 )
+from xpgrad.engine.symbols import larger, smaller
 
 _QUANTITY = records.positions(records.Quantities)
 _CHUNK = records.length(records.ChunkQuantities)
@@ -66,7 +66,7 @@ class Schedule(Work):
         self._quantities = records.length(records.Quantities)
         self._marks: dict[bool, int] = {}  # by whether time runs backwards
         self._spans: dict[bool, int] = {}  # by whether rows have the order of time, and steps run against it
-        self._chunks: dict[tuple[int, bool], records.ChunkRequest] = {}
+        self._chunks: list[records.ChunkRequest] = []
         self._cuts: list[records.CutRequest] = []
 
     def _table(self, count: int) -> int:
@@ -115,15 +115,15 @@ class Schedule(Work):
 
         If the sequences are short, the last chunks are empty.
         """
-        limit = max(1, min(limit, self.steps * self.batch))
-        key = limit, is_turned
-        if key not in self._chunks:
-            count = -(-self.steps * self.batch // limit)
-            spans = self._table(_SPAN * self.steps)
-            self._chunks[key] = records.ChunkRequest(limit, count, int(is_turned), self._quantities, spans)
+        rows = self.steps * self.batch
+        limit = larger(1, smaller(limit, rows))
+        known = [one for one in self._chunks if one.is_turned == is_turned and one.limit == limit]
+        if not known:
+            count, spans = int(-(-rows // limit)), self._table(_SPAN * self.steps)
+            known = [records.ChunkRequest(limit, count, int(is_turned), self._quantities, spans)]
+            self._chunks += known
             self._quantities += count * _CHUNK
-        asked = self._chunks[key]
-        largest = min(limit + self.batch, self.steps * self.batch)
+        asked, largest = known[0], smaller(limit + self.batch, rows)
         begins = range(asked.quantities, asked.quantities + asked.most * _CHUNK, _CHUNK)
         return [ScheduledChunk(self, begin, asked.spans, largest, reverse) for begin in begins]
 
@@ -167,7 +167,7 @@ class Schedule(Work):
             chunk_count=len(self._chunks),
             cut_count=len(self._cuts),
         )
-        requests = [number for request in [*self._chunks.values(), *self._cuts] for number in request]
+        requests = [number for request in [*self._chunks, *self._cuts] for number in request]
         return [*records.flat(head), *requests]
 
 
@@ -192,9 +192,10 @@ class ScheduledSteps:
         """The largest number of steps."""
         return self.count.most
 
-    def spans(self) -> np.ndarray:
-        """The steps of the longest possible sequences."""
-        return np.asarray([Span(self.schedule.batch)] * self.count.most)
+    def size(self) -> LoopSize:
+        """The size of the loop for the longest possible sequences."""
+        batch, most = self.schedule.batch, self.count.most
+        return LoopSize(most, batch * most, batch)
 
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
         """The head with these steps, and the cuts between `parts` threads."""

@@ -17,8 +17,8 @@ class Template:
     def __init__(self, program: Program, parts: SymbolicParts, trace: Trace) -> None:
         self._program, self._kept = program, len(parts.kept)
         self._places = np.asarray([place for place, _ in parts.numbers], dtype=np.int64)
-        self._ranks = [None if shape is None else len(shape) for shape in parts.shapes]
-        sizes = itertools.chain.from_iterable(shape for shape in parts.shapes if shape is not None)
+        self._ranks = [None if one is None else len(one) for one in parts.sizes]
+        sizes = itertools.chain.from_iterable(one for one in parts.sizes if one is not None)
         numbers = [number for _, number in parts.numbers]
         self._results = trace.function([parts.arena_bytes, *sizes, *parts.kept, *numbers])
 
@@ -32,6 +32,8 @@ class Template:
             return None
         arena_bytes, *rest = found
         results = iter(rest)
-        shapes = [None if rank is None else tuple(itertools.islice(results, rank)) for rank in self._ranks]
+        result_sizes = [
+            None if rank is None else tuple(itertools.islice(results, rank)) for rank in self._ranks
+        ]
         kept = tuple(itertools.islice(results, self._kept))
-        return self._program.of_sizes(arena_bytes, shapes, kept, self._places, [*results])
+        return self._program.of_sizes(arena_bytes, result_sizes, kept, self._places, [*results])
