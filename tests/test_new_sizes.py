@@ -194,6 +194,87 @@ def test_the_same_call_gives_the_same_bits(rng):
             np.testing.assert_array_equal(a, b)
 
 
+# ------------------------------------------------------------------------------------ sizes of a batch
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1, "layer_norm_lstm": 4, "slstm": 4}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "reverse, batch first": {"direction": "reverse", "layout": 1},
+    "both directions": {"direction": "bidirectional"},
+}
+
+
+def recurrent_step(as_array: Any, rng: np.random.Generator, name: str, T: int, N: int, **options: Any) -> Any:
+    """The outputs and gradients of a sequence operator; with `has_lengths` sequences are uneven."""
+    I, H, rows = 6, 16, GATES[name] * 16
+    D = 2 if options.get("direction") == "bidirectional" else 1
+    shapes = {"W": (D, rows, I), "R": (D, rows, H), "B": (D, (1 if name == "slstm" else 2) * rows)}
+    if name == "layer_norm_lstm":
+        shapes |= {"gamma": (D, 2, rows), "beta": (D, 2, rows), "gamma_c": (D, H), "beta_c": (D, H)}
+    is_first = options.get("layout") == 1
+    shapes["X"] = (N, T, I) if is_first else (T, N, I)
+    if options.pop("has_states", False):
+        shapes["initial_h"] = (N, D, H) if is_first else (D, N, H)
+    arrays = {key: as_array(rng.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()}
+    if options.pop("has_lengths", False):
+        arrays["sequence_lens"] = rng.integers(0, T + 1, N).tolist()
+    out, pullback = xpgrad.vjp(getattr(xpgrad, name), **arrays, **options)
+    seeds = [as_array(rng.normal(size=tuple(y.shape)).astype(np.float32)) for y in (out.H_all, out.H_t)]
+    return (out.H_all, *pullback(grad_H_all=seeds[0], grad_H_t=seeds[1]))
+
+
+@pytest.mark.parametrize("has_lengths", [False, True])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", GATES)
+def test_programs_for_other_batches(name, options, has_lengths, team, rng, monkeypatch):
+    recordings = Recordings(monkeypatch)
+    more = OPTIONS[options] | {"has_lengths": has_lengths}
+    for number, N in enumerate((33, 34, 35, 36, 17, 18, 15, 1, 9, 8, 7, 6, 2)):
+        T = int(rng.integers(11, 13))  # of one class
+        recurrent_step(team, rng, name, T, N, **more, has_states=number in (3, 7))
+    assert recordings.recorded < recordings.calls
+
+
+def test_many_batches_need_few_recordings(rng, monkeypatch):
+    recordings = Recordings(monkeypatch)
+    for _ in range(40):
+        T, N = int(rng.integers(41, 49)), int(rng.integers(2, 100))
+        recurrent_step(np.asarray, rng, "gru", T, N, has_lengths=True)
+    assert recordings.calls > 50
+    assert recordings.recorded < recordings.calls / 2
+
+
+@pytest.mark.parametrize("kind", ["joined", "packed", "frozen"])
+def test_layers_on_other_batches(kind, rng, monkeypatch):
+    """Weights joined of parts, packed sequences, weights without gradients: kinds that share no template."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xpgrad_torch import LSTM
+
+    recordings = Recordings(monkeypatch)
+    ours, theirs = (module(5, 8, bidirectional=True, dtype=torch.float64) for module in (LSTM, torch.nn.LSTM))
+    theirs.load_state_dict(ours.state_dict())
+    for number in range(12):
+        batch = int(rng.integers(2, 30))
+        xs = [torch.from_numpy(rng.normal(size=(int(n), 5))) for n in rng.integers(1, 13, batch)]
+        xs[0] = torch.from_numpy(rng.normal(size=(12, 5)))
+        for module in (ours, theirs):
+            module.zero_grad()
+            if kind == "frozen":
+                module.weight_hh_l0.requires_grad_(number % 2 == 0)
+            if kind == "packed":
+                module(torch.nn.utils.rnn.pack_sequence(xs, enforce_sorted=False))[0].data.sum().backward()
+            else:
+                module(torch.stack([xs[0]] * batch, dim=1))[0].sum().backward()
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert (a.grad is None) == (b.grad is None)
+            if a.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-11)
+    assert recordings.recorded < recordings.calls
+
+
+# --------------------------------------------------------------------------------------------- any sizes
+
+
 def test_wrong_sizes_are_errors_as_before(rng):
     for width in (12, 13, 14, 15):
         step(np.asarray, rng, "conv", "winograd", 2, (9, width))

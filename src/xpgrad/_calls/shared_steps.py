@@ -26,23 +26,23 @@ class SharedSteps:
 
     Parameters
     ----------
-    steps, batch : int
-        T and N.
+    steps, most, batch : int
+        T, the largest T of the program, and N. With `most` 0 the program serves only this T.
     layouts : mapping
         The layouts of all arrays by name, in the order of the program's inputs. Of a `_SharedLayout` the
         sizes follow from T and N.
     """
 
-    def __init__(self, steps: int, batch: int, layouts: Mapping[str, Any]) -> None:
-        self.steps, self.most = steps, largest_steps(steps)
+    def __init__(self, steps: int, most: int, batch: int, layouts: Mapping[str, Any]) -> None:
+        self.steps, self.most = steps, most
         self.sizes: tuple[int, ...] = (batch,)
         self._layouts = layouts
-        self.kind = self.most, *layouts.items()
+        self.kind = most or -steps, *layouts.items()
 
     def layouts(self, sizes: Sequence[Any]) -> Layouts:
         """The layouts of calls with any T, and with another N."""
         (batch,) = sizes
-        T = steps_of_call(self.most)
+        T: Any = steps_of_call(self.most) if self.most else self.steps
         known = {_STEPS: T, _BATCH: batch, _ROWS: T * batch}
         return {
             name: layout.of(known) if isinstance(layout, _SharedLayout) else layout
@@ -94,7 +94,7 @@ def largest_steps(steps: int) -> int:
 
 
 def shared_steps(layouts: Layouts, options: Mapping[str, Any]) -> SharedSteps | None:
-    """A recurrent call without its T and N; None if its program can serve only one T.
+    """A recurrent call without its T and N; None if its program can serve no other calls.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def shared_steps(layouts: Layouts, options: Mapping[str, Any]) -> SharedSteps | 
     layout, rows_of = options.get("layout", 0), options.get("rows_of", ())
     if type(layout) is not int or layout not in (0, 1) or isinstance(layouts.get("X"), Joined | None):
         return None
-    if options.get("packed") or options.get("per_sample"):  # only rows count; sums are over all T at once
+    if options.get("per_sample"):  # sums are over all T at once
         return None
     shape = layouts["X"][0]
     if len(shape) != 3 or shape[layout] < 2:  # a single step has a program of its own
@@ -124,7 +124,9 @@ def shared_steps(layouts: Layouts, options: Mapping[str, Any]) -> SharedSteps | 
             if places:
                 axes = tuple([places.get(axis, size) for axis, size in enumerate(own)])
                 found[name] = _SharedLayout.found(axes, own, strides)
-    return SharedSteps(steps, batch, found)
+    # adapters take a class's largest T for packed rows
+    most = 0 if options.get("packed") else largest_steps(steps)
+    return SharedSteps(steps, most, batch, found)
 
 
 def _places(
