@@ -1,6 +1,7 @@
 """The cost of the first step with a new shape, ours and PyTorch's: ``python asv_bench/new_shapes.py``.
 
-Each step has another T, another longest sequence of a packed batch, or another size or number of images.
+Each step has another T, another longest sequence of a packed batch, another number of sequences, or another
+size or number of images.
 Then the same inputs are used again. The table shows both medians, in ms of the processor (forward and
 backward, one thread); their difference is the cost of a new shape. ``--steps 10000`` measures memory instead:
 for each module and library a process trains with ever new shapes. The table shows its resident memory after
@@ -33,6 +34,18 @@ def packed(number):
     return pack_sequence([torch.randn(max(1, longest - 2 * k), 64) for k in range(8)])
 
 
+def many_sequences(number):
+    """Numbers of sequences from 4 on, of 40 steps."""
+    return torch.randn(40, 4 + number % 600, 64)
+
+
+def many_packed(number):
+    """The same, packed; the longest has 40 steps."""
+    return pack_sequence(
+        [torch.randn(40 - k % 30, 64) for k in range(4 + number % 600)], enforce_sorted=False
+    )
+
+
 def images(number):
     """Heights and widths from 20 on."""
     return torch.randn(2, 32, 20 + number % 24, 20 + number // 24 % 24)
@@ -47,6 +60,8 @@ WORKS = {
     "LSTM(64, 64), 4 sequences": (lambda library: library.LSTM(64, 64), sequences),
     "GRU(64, 64), both directions": (lambda library: library.GRU(64, 64, bidirectional=True), sequences),
     "LSTM(64, 64), packed": (lambda library: library.LSTM(64, 64), packed),
+    "LSTM(64, 64), batches": (lambda library: library.LSTM(64, 64), many_sequences),
+    "LSTM(64, 64), packed batches": (lambda library: library.LSTM(64, 64), many_packed),
     "Conv2d(32, 32, 3)": (lambda library: library.Conv2d(32, 32, 3, padding=1), images),
     "Conv2d(32, 64, 3), batches": (lambda library: library.Conv2d(32, 64, 3), batches),
 }
