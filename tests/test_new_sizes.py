@@ -13,7 +13,10 @@ import pytest
 
 import xpgrad
 from xpgrad._calls import new_sizes, plans
+from xpgrad.engine.compiled import machine
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
+from xpgrad.engine.process.team import OpenMPTeam
 from xpgrad.engine.programs.program import Program, SymbolicParts
 from xpgrad.engine.programs.template import Template
 from xpgrad.engine.symbols import SizeSymbol, Trace, larger, of_numbers, smaller, value_of
@@ -235,6 +238,21 @@ def test_programs_for_other_batches(name, options, has_lengths, team, rng, monke
     assert recordings.recorded < recordings.calls
 
 
+@pytest.mark.parametrize("saved", [6000, 1 << 60])
+def test_batches_in_chunks_and_threads(saved, team, rng, monkeypatch):
+    """Threads share the rows of small loops too, or their columns, and a gradient has several chunks."""
+    monkeypatch.setattr(sharing, "TIME_LOOP", 256)
+    monkeypatch.setattr(machine, "_SAVED", saved)
+    monkeypatch.setattr(OpenMPTeam, "is_quick", lambda self: True)
+    monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(machine, "CHUNK_ROWS", 100)
+    recordings = Recordings(monkeypatch)
+    for N in (33, 34, 35, 36, 17, 18, 19, 15, 14, 13, 10, 9, 8):
+        for name in ("lstm", "gru"):
+            recurrent_step(team, rng, name, 12, N, has_lengths=True)
+    assert recordings.recorded < recordings.calls
+
+
 def test_many_batches_need_few_recordings(rng, monkeypatch):
     recordings = Recordings(monkeypatch)
     for _ in range(40):
@@ -244,23 +262,27 @@ def test_many_batches_need_few_recordings(rng, monkeypatch):
     assert recordings.recorded < recordings.calls / 2
 
 
-@pytest.mark.parametrize("kind", ["joined", "packed", "frozen"])
+@pytest.mark.parametrize("kind", ["padded", "packed", "frozen"])
 def test_layers_on_other_batches(kind, rng, monkeypatch):
-    """Weights joined of parts, packed sequences, weights without gradients: kinds that share no template."""
+    """Of layers with and without biases, which are joined of parts, and with frozen weights, in turns."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from xpgrad_torch import LSTM
 
     recordings = Recordings(monkeypatch)
-    ours, theirs = (module(5, 8, bidirectional=True, dtype=torch.float64) for module in (LSTM, torch.nn.LSTM))
-    theirs.load_state_dict(ours.state_dict())
-    for number in range(12):
+    pairs = [
+        [module(5, 8, bidirectional=True, dtype=torch.float64, bias=bias) for module in (LSTM, torch.nn.LSTM)]
+        for bias in (True, False)
+    ]
+    for number in range(16):
+        ours, theirs = pairs[number // 2 % 2]
+        theirs.load_state_dict(ours.state_dict())
         batch = int(rng.integers(2, 30))
         xs = [torch.from_numpy(rng.normal(size=(int(n), 5))) for n in rng.integers(1, 13, batch)]
         xs[0] = torch.from_numpy(rng.normal(size=(12, 5)))
         for module in (ours, theirs):
             module.zero_grad()
-            if kind == "frozen":
-                module.weight_hh_l0.requires_grad_(number % 2 == 0)
+            for place, parameter in enumerate(module.parameters()):
+                parameter.requires_grad_(kind != "frozen" or number % 2 == 0 or place in (1, 3))
             if kind == "packed":
                 module(torch.nn.utils.rnn.pack_sequence(xs, enforce_sorted=False))[0].data.sum().backward()
             else:

@@ -242,12 +242,11 @@ def test_old_forms_are_forgotten(rng, monkeypatch):
 @pytest.mark.parametrize("team", ["pool", "torch"])
 def test_loops_in_parts(kind, team, rng, monkeypatch):
     """Large enough for threads; a pool's threads are started by Python, between two runs of a program."""
-    sizes, parts, own = (30, 64, 8, 40), list[int](), Machine.time_loop
+    sizes, made, own = (30, 64, 8, 40), [], Machine.time_loop
 
     def watched(*asked):
-        loop = own(*asked)
-        parts.append(loop.parts)
-        return loop
+        made.append(own(*asked))
+        return made[-1]
 
     monkeypatch.setattr(Machine, "time_loop", watched)
     if team == "torch":
@@ -272,7 +271,8 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
             compare(step(kind, arrays, rng), expected, 1e-4)
         (first, *_) = (value[0] for value in _plans._known.calls.values() if isinstance(value, tuple))
         loops = [loop for *_, loop in first._rest if loop is not None]
-        assert max(parts) == 2
+        assert max(loop.parts for loop in made) == 2
+        assert {loop.size for loop in made} >= {(1, 64, 64), (31, 31 * 64, 64)}  # of 32 steps
         assert bool(loops) == (team == "pool")
     finally:
         if team == "torch":

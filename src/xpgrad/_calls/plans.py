@@ -352,7 +352,7 @@ class _UnplannedCall(NamedTuple):
     def _form(self, *more: Any) -> tuple[Any, ...]:
         """What the calls have in common that share a program or a template."""
         form = self.form.dtype, self.form.machine, self.form.threads
-        return self.compute, *form, self.lengths.kind, self.options_key, *more
+        return self.compute, *form, self.options_key, *more
 
     def _of_sizes(self, call: VaryingCall, record: Callable[..., Plan | None]) -> Plan | None:
         """The plan of a call of which some sizes are others in other calls."""
