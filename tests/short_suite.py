@@ -69,12 +69,20 @@ LONG_TESTS = {
         "test_random_geometries_against_autograd", "test_any_problem_matches_the_naive_references",
         "test_numbers_from_outside_of_compiled_code", "test_nodes_of_pools",
         "test_a_step_is_split_along_the_batch", "test_a_residual_network_compiles_and_exports",
-        "test_a_kernel_that_raises_is_a_finding",
+        "test_a_kernel_that_raises_is_a_finding", "test_each_case_is_the_direct_sum",
+        "test_what_is_not_installed_is_said", "test_central_differences_without_biases",
     ],
 }  # fmt: skip
 """Test functions of other files that belong to the long suite as a whole."""
 
 FEW = {
+    "test_a_wrong_kernel_is_named": 3,
+    "test_batches_in_chunks_and_threads": 2,
+    "test_mixed_second_derivatives_of_parameters": 6,
+    "test_nested_vmap": 8,
+    "test_programs_are_the_recorded_ones": 6,
+    "test_programs_for_other_batches": 4,
+    "test_jax_recurrent::test_values_and_gradients_are_those_of_autodiff": 1,
     "test_recurrent_state::test_a_call_leaves_no_circles_of_references": 1,
     "test_a_class_that_is_pytorchs_too": 1,
     "test_a_retained_graph": 1,
@@ -88,7 +96,6 @@ FEW = {
     "test_torch_resets::test_cells": 1,
     "test_cells_agree_with_their_formulas_and_with_differences": 1,
     "test_cells_step_by_step_are_the_sequence": 2,
-    "test_central_differences_without_biases": 1,
     "test_torch_inplace::test_checkpoint": 1,
     "test_clip_passes_the_cotangent_at_its_bounds_of_the_lstm": 1,
     "test_compile_without_optional_operands": 1,
@@ -198,6 +205,9 @@ The file stands in front of a name that is cheap in other files.
 """
 
 LONG_FEW = {
+    "test_programs_for_other_batches": 12,
+    "test_random_calls": 4,
+    "test_jax_recurrent::test_values_and_gradients_are_those_of_autodiff": 4,
     "test_a_batch_of_any_size": 1,
     "test_a_convolution_is_linear_in_either_factor": 3,
     "test_a_gradient_is_linear_in_its_cotangents": 3,

@@ -37,7 +37,7 @@ class SharedSteps:
         self.steps, self.most = steps, most
         self.sizes: tuple[int, ...] = (batch,)
         self._layouts = layouts
-        self.kind = most or -steps, *layouts.items()
+        self.kind = most, most or steps, *layouts.items()
 
     def layouts(self, sizes: Sequence[Any]) -> Layouts:
         """The layouts of calls with any T, and with another N."""
