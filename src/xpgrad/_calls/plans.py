@@ -32,7 +32,7 @@ from xpgrad.engine import Adapter
 from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad.engine.programs.instructions import CannotRecordError
+from xpgrad.engine.programs.instructions import CannotRecordError, Quantity
 from xpgrad.engine.programs.program import Form, Program
 from xpgrad.engine.programs.recorded import row_major
 from xpgrad.engine.programs.recorder import Joined, Recorder
@@ -360,7 +360,9 @@ class _UnplannedCall(NamedTuple):
             return record(call.layouts(call.sizes), False)
         return _known.templates.again(self._form(call.kind), Templates).plan(call, record)
 
-    def _recorded(self, layouts: Mapping[str, Any], has_symbols: bool = False, steps: int = 0) -> Plan | None:
+    def _recorded(
+        self, layouts: Mapping[str, Any], has_symbols: bool = False, steps: Quantity | None = None
+    ) -> Plan | None:
         machine, dtype, is_full = self.form.machine, self.form.dtype, self.lengths.is_full
         recorder = Recorder(machine, layouts, dtype, steps, is_full, has_symbols)
         return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
@@ -369,8 +371,9 @@ class _UnplannedCall(NamedTuple):
         """The plan of calls with several T."""
 
         def record(layouts: Layouts, has_symbols: bool) -> Plan | None:
+            steps = layouts["X"][0][self.options["layout"]]
             try:
-                return self._recorded(layouts, has_symbols, shared.most)
+                return self._recorded(layouts, has_symbols, steps if shared.most else None)
             except (TypeError, ValueError):  # the call itself says what is wrong, of its own sizes
                 return None
 

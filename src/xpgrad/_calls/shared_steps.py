@@ -3,7 +3,8 @@
 Nearly every batch of text or speech has another T, and writing a program often takes longer than a step. So
 a recurrent operator's program is written for the largest T of a class. Each call passes its own T, which
 determines sizes, strides and distances (`instructions.Quantity`). Only T determines the class: the same call
-gives the same bits, whatever was called before it. For another N a `Template` has the integers (`new_sizes`).
+gives the same bits, whatever was called before it. For another class or another N a `Template` has the
+program's integers (`new_sizes`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _STEPS, _BATCH, _ROWS = "T", "N", "T * N"  # sizes of axes that calls differ in
 
 
 class SharedSteps:
-    """A call of a program that serves several T, and whose `sizes`, its N, vary within its `kind`.
+    """A call of a program that serves several T. Its `sizes`, the largest T and N, vary within its `kind`.
 
     Parameters
     ----------
@@ -35,14 +36,14 @@ class SharedSteps:
 
     def __init__(self, steps: int, most: int, batch: int, layouts: Mapping[str, Any]) -> None:
         self.steps, self.most = steps, most
-        self.sizes: tuple[int, ...] = (batch,)
+        self.sizes: tuple[int, ...] = most or steps, batch
         self._layouts = layouts
-        self.kind = most, most or steps, *layouts.items()
+        self.kind = most > 0, *layouts.items()
 
     def layouts(self, sizes: Sequence[Any]) -> Layouts:
-        """The layouts of calls with any T, and with another N."""
-        (batch,) = sizes
-        T: Any = steps_of_call(self.most) if self.most else self.steps
+        """The layouts of calls with any T up to another one, and with another N."""
+        T, batch = sizes
+        T = steps_of_call(T) if self.most else T
         known = {_STEPS: T, _BATCH: batch, _ROWS: T * batch}
         return {
             name: layout.of(known) if isinstance(layout, _SharedLayout) else layout

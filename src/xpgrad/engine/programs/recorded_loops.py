@@ -125,7 +125,7 @@ class RecordedLoops(RecordedImages):
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | ScheduledSteps) -> None:
         """The time loop, compiled."""
-        if not len(steps):
+        if (steps.count.most if isinstance(steps, ScheduledSteps) else len(steps)) == 0:
             return
         if isinstance(steps, ScheduledSteps):
             loop = self._machine.time_loop(stages, steps.size(), True, self._resets(steps))

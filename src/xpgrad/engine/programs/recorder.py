@@ -17,11 +17,10 @@ from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process import guard
-from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, array_loop
+from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, Quantity, array_loop
 from xpgrad.engine.programs.program import Program
 from xpgrad.engine.programs.recorded import Recorded, Sizes, Strides, check_fixed
 from xpgrad.engine.programs.recorded_loops import RecordedLoops
-from xpgrad.engine.programs.schedule import steps_of_call
 
 
 class Joined(NamedTuple):
@@ -38,9 +37,9 @@ class Recorder(RecordedLoops):
     """Has an engine's methods, as `StandardEngine` describes them.
 
     The threads of `machine` will run the program. `arrays` has the sizes and strides of the call's arrays, in
-    elements: integers, or multiples of `steps_of_call`. All have the `dtype`. `steps` is the largest T of the
-    calls that share the program, 0 if all have the same T. `is_full` says whether the lengths, which have
-    resets, are T in all calls.
+    elements: integers, or multiples of `steps_of_call`. All have the `dtype`. `steps` is T where the calls
+    that share the program have several, else None. `is_full` says whether the lengths, which have resets, are
+    T in all calls.
     """
 
     name = "recorder"
@@ -50,12 +49,12 @@ class Recorder(RecordedLoops):
         machine: Machine,
         arrays: Mapping[str, tuple[Sizes, Strides] | Joined],
         dtype: Any,
-        steps: int = 0,
+        steps: Quantity | None = None,
         is_full: bool = False,
         has_symbols: bool = False,
     ) -> None:
         super().__init__(machine, dtype, is_full)
-        self.steps = steps_of_call(steps) if steps else None
+        self.steps = steps
         self._draft.has_symbols = has_symbols
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         self._pieces = {
