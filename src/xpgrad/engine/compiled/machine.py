@@ -250,7 +250,9 @@ def _row_parts(size: LoopSize, width: int, threads: int, least: int) -> int:
     `least` is the least number of a product's rows that is worth a thread, 0 without products.
     """
     few, small = (least, sharing.TIME_LOOP) if least else (1, sharing.ARRAY)
-    return max(1, int(smaller(threads, size.most // few))) if size.rows * width >= small else 1
+    if threads < 2 or size.rows * width < small:
+        return 1
+    return max(1, int(smaller(threads, size.most // few)))
 
 
 def _bounds(counts: np.ndarray, most: int, parts: int) -> np.ndarray:

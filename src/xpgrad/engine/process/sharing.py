@@ -29,12 +29,13 @@ def compiled_parts(elements: int, team: Team, least: int) -> int:
 
     It is 1 for a team without addresses, whose threads Python must start.
     """
-    return team.size() if elements >= least and team.addresses is not None else 1
+    # the number of elements, which may be a symbol, last: where nothing depends on it, it is no condition
+    return threads if (threads := team.size()) > 1 and team.addresses is not None and elements >= least else 1
 
 
 def product_threads(multiplications: int, threads: int, grain: int) -> int:
     """The number of threads for a product of `multiplications` multiply-adds."""
-    return threads if multiplications >= PRODUCT * grain else 1
+    return threads if threads > 1 and multiplications >= PRODUCT * grain else 1
 
 
 def cuts(count: int, parts: int) -> list[int]:
