@@ -39,10 +39,20 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "PEERS", ())
 
 
-def test_ours_is_right(alone: None, interpreted: None) -> None:
-    """The kernels have their own tests: here it is the measuring of some of them."""
-    entries = matrix.measure(check.KERNELS, {}, [*FEW, "gru_cell, plain", "prelu", "binary"]).entries
-    assert len(entries) > 10
+MANY = ["lstm", "gru_cell", "rnn", "conv", "softmax", "gelu", "prelu", "binary", "hard_", "scaled"]
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ([*FEW, "gru_cell, plain", "prelu", "binary"], 10),
+        pytest.param(MANY, 100, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_ours_is_right(words: list[str], most: int, alone: None, interpreted: None) -> None:
+    """The kernels have their own tests: few of them are measured in the long suite."""
+    entries = matrix.measure(check.KERNELS, {}, words).entries
+    assert len(entries) > most
     for entry in entries:
         assert entry.status == "right", entry
         assert entry.error < (1e-12 if entry.peer == "float64" else 1e-5), entry

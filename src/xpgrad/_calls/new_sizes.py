@@ -20,6 +20,15 @@ _TRIES = 3  # templates in a row that no call has used, before recording with sy
 Layouts = Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
 
 
+def contiguous_strides(shape: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
+    """The strides of contiguous elements, the axes in this order, the last one in memory first; else 0."""
+    strides: list[Any] = [0] * len(shape)
+    step: Any = 1
+    for axis in order:
+        strides[axis], step = step, step * shape[axis]
+    return tuple(strides)
+
+
 class VaryingCall(Protocol):
     """A call of a `kind`, within which only the `sizes` vary."""
 
@@ -90,10 +99,8 @@ class _AxesInMemory(NamedTuple):
 
     def strides(self, shape: Sequence[Any]) -> tuple[Any, ...]:
         """The strides for other sizes."""
-        strides, step = [0] * len(shape), 1
-        for axis in reversed(self.order):
-            strides[axis], step = step, step * (self.channels if axis == 1 else shape[axis])
-        return tuple(strides)
+        in_memory = [self.channels if axis == 1 else size for axis, size in enumerate(shape)]
+        return contiguous_strides(in_memory, self.order[::-1])
 
 
 class Templates:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad._calls.new_sizes import Layouts
+from xpgrad._calls.new_sizes import Layouts, contiguous_strides
 from xpgrad.engine.programs.recorder import Joined
 from xpgrad.engine.programs.schedule import steps_of_call
 
@@ -67,23 +67,15 @@ class _SharedLayout(NamedTuple):
         """The layout of an array of this shape and these strides."""
         order = [axis for axis, size in enumerate(shape) if size != 1]
         order.sort(key=strides.__getitem__)
-        step = 1
-        for axis in order:
-            if strides[axis] != step:
-                return cls(axes, (), (*strides,))
-            step *= shape[axis]
+        contiguous = contiguous_strides(shape, order)
+        if any(strides[axis] != contiguous[axis] for axis in order):
+            return cls(axes, (), (*strides,))
         return cls(axes, (*order,))
 
     def of(self, known: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The shape and strides, by the sizes of the symbols."""
         shape = tuple([known[axis] if isinstance(axis, str) else axis for axis in self.axes])
-        if self.strides is not None:
-            return shape, self.strides
-        found: list[Any] = [0] * len(shape)
-        step: Any = 1
-        for axis in self.order:
-            found[axis], step = step, step * shape[axis]
-        return shape, tuple(found)
+        return shape, contiguous_strides(shape, self.order) if self.strides is None else self.strides
 
 
 def largest_steps(steps: int) -> int:
