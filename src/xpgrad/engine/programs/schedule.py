@@ -188,10 +188,6 @@ class ScheduledSteps:
     first: Quantity | None
     reverse: bool
 
-    def __len__(self) -> int:
-        """The largest number of steps."""
-        return self.count.most
-
     def size(self) -> LoopSize:
         """The size of the loop for the longest possible sequences."""
         batch, most = self.schedule.batch, self.count.most
