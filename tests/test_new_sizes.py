@@ -13,10 +13,12 @@ import pytest
 
 import xpgrad
 from xpgrad._calls import new_sizes, plans
+from xpgrad._conv import winograd
 from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import OpenMPTeam
+from xpgrad.engine.programs import recorded_images
 from xpgrad.engine.programs.program import Program, SymbolicParts
 from xpgrad.engine.programs.template import Template
 from xpgrad.engine.symbols import SizeSymbol, Trace, larger, of_numbers, smaller, value_of
@@ -103,15 +105,19 @@ def assert_equal(found: Program, alone: Program) -> None:
         assert getattr(found, name) == getattr(alone, name), name
     for name in ("where", "memory"):
         np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
-    assert all(
-        own is other or (isinstance(own, ctypes.Array) and [*own] == [*other])
-        for own, other in zip(found._kept, alone._kept, strict=True)
-    )
+    assert is_alike(found._kept, alone._kept)
     other = np.flatnonzero(found.code != alone.code)
     assert np.minimum(found.code[other], alone.code[other]).min(initial=1 << 40) >= 1 << 40
     np.testing.assert_array_equal(
         found._links, np.stack([found.where, found.memory, found.code[found.where]])
     )
+
+
+def is_alike(own: Any, other: Any) -> bool:
+    """Whether memory that programs keep is the same, or holds the same numbers."""
+    if isinstance(own, tuple):
+        return all(map(is_alike, own, other))
+    return own is other or (isinstance(own, ctypes.Array) and [*own] == [*other])
 
 
 def step(as_array: Any, rng: np.random.Generator, name: str, case: str, batch: int, size: Any, **more: Any):
@@ -183,6 +189,22 @@ def test_many_sizes_need_few_recordings(rng, monkeypatch):
     assert recordings.recorded <= 16
 
 
+@pytest.mark.parametrize("case", ["winograd", "patches", "shifted", "clipped", "volumes"])
+def test_the_number_of_blocks_may_vary(case, team, rng, monkeypatch):
+    """One block and many, for each thread, with and without smaller blocks and images that remain."""
+    monkeypatch.setattr(sharing, "OWN_IMAGES", 1)
+    weights, attributes, least, _ = CASES[case]
+    monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 30_000)
+    monkeypatch.setattr(winograd, "_FEW_IMAGES", 100)
+    monkeypatch.setitem(
+        CASES, case, (weights, attributes | {"method": case.replace("volumes", "winograd")}, 0, 0)
+    )
+    recordings = Recordings(monkeypatch)
+    for batch in (12, 15, 18, 21, 24, 27, *rng.integers(1, 60, 24)):
+        step(team, rng, "conv", case, int(batch), [least] * (len(weights) - 2))
+    assert recordings.recorded < recordings.calls * 2 / 3
+
+
 def test_the_same_call_gives_the_same_bits(rng):
     """After calls of other sizes as in a process without any."""
     sizes = rng.integers(9, 40, (9, 2))
@@ -199,7 +221,7 @@ def test_the_same_call_gives_the_same_bits(rng):
 
 # ------------------------------------------------------------------------------------ sizes of a batch
 
-GATES = {"lstm": 4, "gru": 3, "rnn": 1, "layer_norm_lstm": 4, "slstm": 4}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1, "layer_norm_lstm": 4, "slstm": 4, "augru": 3}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "reverse, batch first": {"direction": "reverse", "layout": 1},
@@ -216,6 +238,8 @@ def recurrent_step(as_array: Any, rng: np.random.Generator, name: str, T: int, N
         shapes |= {"gamma": (D, 2, rows), "beta": (D, 2, rows), "gamma_c": (D, H), "beta_c": (D, H)}
     is_first = options.get("layout") == 1
     shapes["X"] = (N, T, I) if is_first else (T, N, I)
+    if name == "augru":
+        shapes["attention"] = (*shapes["X"][:2], 1)
     if options.pop("has_states", False):
         shapes["initial_h"] = (N, D, H) if is_first else (D, N, H)
     arrays = {key: as_array(rng.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()}
@@ -353,6 +377,7 @@ def test_recording_with_symbols_is_given_up(rng, monkeypatch):
 def test_templates_of_a_kind(most, rng, monkeypatch):
     """They are few; recording with symbols goes on as long as some are used."""
     monkeypatch.setattr(new_sizes, "_MOST", most)
+    monkeypatch.setattr(new_sizes, "_TRIES", 3)
     for size in rng.integers(4, 250, (60, 2)):
         xpgrad.conv(np.zeros((1, 32, *size), np.float32), np.zeros((32, 32, 3, 3), np.float32), pads=1)
     (templates,) = plans._known.templates.values()

@@ -15,6 +15,7 @@ from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import Recorder, of_type
 from xpgrad.engine.images import in_place
 from xpgrad.engine.images.methods import Images
+from xpgrad.engine.images.parts import each_slice
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs import alike, arena, program, recorded_images
@@ -154,7 +155,9 @@ def test_threads_share_the_images_of_a_batch(kernels, batch, name, three_threads
 
 def each_part_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record all parts, also those that are alike."""
-    monkeypatch.setattr(Recorder, "map_alike", lambda self, function, parts: self.map(function, parts))
+    monkeypatch.setattr(
+        Recorder, "map_alike", lambda self, function, parts: self.map(function, each_slice(parts))
+    )
     monkeypatch.setattr(Recorder, "_total", Images.accumulate)
 
 
@@ -184,7 +187,7 @@ def test_parts_that_are_alike_are_recorded_once(case, name, size, three_threads,
         return recorder.program([Y, dX(recorder, geometry, dY, W), dW(recorder, geometry, dY, X)])
 
     shortest = program()
-    monkeypatch.setattr(alike.Pattern, "_runs_again", lambda self, distance: False)
+    monkeypatch.setattr(alike.Pattern, "runs_again", lambda self, distance, count=1: False)
     once = program()
     assert shortest.arena_bytes == once.arena_bytes
     each_part_by_itself(monkeypatch)

@@ -14,8 +14,8 @@ from xpgrad.engine.programs.program import Program
 from xpgrad.engine.programs.template import Template
 from xpgrad.engine.symbols import Trace
 
-_MOST = 8  # templates of one kind of call
-_TRIES = 3  # templates in a row that no call has used, before recording with symbols is given up
+_MOST = 16  # templates of one kind of call
+_TRIES = 8  # templates in a row that no call has used, before recording with symbols is given up
 
 Layouts = Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
 

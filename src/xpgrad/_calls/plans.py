@@ -30,6 +30,7 @@ from xpgrad._operators.resets import has_resets, with_resets
 from xpgrad._recurrent.per_sample import PER_SAMPLE
 from xpgrad.engine import Adapter
 from xpgrad.engine.process import guard
+from xpgrad.engine.process.garbage import no_collections
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.instructions import CannotRecordError, Quantity
@@ -233,7 +234,8 @@ def planned(
     if known is _NEW:
         layouts = _layouts(look.form, given, joined)
         call = _UnplannedCall(compute, operator, arrays, options, options_key, look.form, layouts, lengths)
-        known = _known.calls[key] = call.found(joined, operation.sized)
+        with no_collections():
+            known = _known.calls[key] = call.found(joined, operation.sized)
     if known is None:
         return compute(Asked(operator, arrays), **options)
     program, result = known

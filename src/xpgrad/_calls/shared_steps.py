@@ -130,8 +130,9 @@ def _places(
         return {1: _ROWS}
     if len(shape) == 4:
         return {layout: _STEPS, 0 if layout else 2: _BATCH}
-    # the first of other arrays' three axes is for directions
-    if name == "X" or (not layout and len(shape) == 3 and shape[:2] == both and both[0] > 2):
+    # states and parameters have an axis of one or two directions
+    is_beside = len(shape) == 3 and both == (shape[layout], shape[1 - layout]) and both[0] > 2
+    if name == "X" or (is_beside and name not in ("W", "R")):
         return {layout: _STEPS, 1 - layout: _BATCH}
     if name in ("sample_weight", "sequence_lens"):
         return {0: _BATCH}

@@ -22,6 +22,7 @@ from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry, Sizes
 from xpgrad._conv.method import Method, with_bias
+from xpgrad.engine.images.parts import each_slice
 from xpgrad.engine.protocol import Engine
 from xpgrad.engine.symbols import of_numbers
 
@@ -105,7 +106,8 @@ class Spectra:
         g = self._geometry
         each = count // g.group if g.group > 1 else 1
         size = 2 * prod(self.shape) * others // g.group * each
-        return [slice(s.start * each, s.stop * each) for s in self._engine.blocks(count // each, size)]
+        blocks = each_slice(self._engine.blocks(count // each, size))
+        return [slice(s.start * each, s.stop * each) for s in blocks]
 
     def groups_of(self, part: slice) -> slice:
         """The groups of some outputs; a part of a single group counts as this group."""

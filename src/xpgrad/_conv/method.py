@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, TypeVar, cast
 
 from xpgrad._conv.geometry import ConvGeometry
+from xpgrad.engine.images.parts import Part
 from xpgrad.engine.protocol import Engine
 
 _COLUMNS = 512  # of a product: for so many it is worth reading all weights
@@ -84,13 +85,13 @@ def image_size(geometry: ConvGeometry) -> int:
     return prod(geometry.input_shape[1:]) + prod(geometry.output_shape[1:])
 
 
-def image_blocks(engine: Engine, geometry: ConvGeometry, most: int | None = None) -> list[slice]:
+def image_blocks(engine: Engine, geometry: ConvGeometry, most: int | None = None) -> list[Part]:
     """An engine's blocks of images; each block reads all weights."""
     least = prod(geometry.weight_shape) // 2
     return engine.blocks(geometry.batch, image_size(geometry), most=most, least=least)
 
 
-def few_images(engine: Engine, geometry: ConvGeometry) -> list[slice]:
+def few_images(engine: Engine, geometry: ConvGeometry) -> list[Part]:
     """Blocks of images, as few as give products of many columns."""
     return image_blocks(engine, geometry, -(-_COLUMNS // prod(geometry.output_size)))
 

@@ -17,7 +17,7 @@ from xpgrad._recurrent.hidden_state import StateBackward
 from xpgrad._recurrent.loop import StepLoop
 from xpgrad._recurrent.plan import BackwardPlan, Buffer, after, before, capital, carry, given
 from xpgrad._recurrent.timeline import Chunk
-from xpgrad.engine import Formula, Operand, Product
+from xpgrad.engine import Operand, Product
 
 
 def gradient_results(
@@ -56,10 +56,6 @@ def rebuilt_products(back: BackwardLoop, chunk: Chunk) -> dict[str, Operand]:
     inputs = matmul(back.x[chunk.part, :], call.part("W", back.direction).T)
     rows = back.engine.wrap(inputs + matmul(back.taken_before(chunk), call.part("R", back.direction).T))
     return {"z": Operand(rows, call.gates, "local", call.order if call.gates > 1 else None)}
-
-
-def _scaled(xp: Any, x: Any, factor: Any) -> tuple:
-    return (x * factor,)
 
 
 class BackwardLoop(StepLoop):
@@ -241,10 +237,8 @@ class BackwardLoop(StepLoop):
         """Rows of the cotangent of an input besides X."""
         _, _, _, _, of_row = operand = self.operands[buffer.name]
         rows = self.engine.array(operand.rows)
-        if not of_row:
-            return rows
-        formula = Formula(_scaled, parameters=("factor",))  # from the mean over a row to the sum
-        return self.engine.elementwise(formula, [rows], (float(self.call.H),))
+        # from the mean over a row to the sum
+        return rows * self.constant(float(self.call.H), 1, 1) if of_row else rows
 
     def _initial_gradient(self, k: int) -> Any:
         """The cotangent carried back to an initial state."""

@@ -97,15 +97,19 @@ class StepLoop:
         heads, width = self.call.heads, self.call.H // self.call.heads
         return self.call.xp.reshape(rows, (blocks, heads, width, width))
 
+    def constant(self, number: float, rows: int, width: int) -> Any:
+        """A matrix of this number."""
+        formula = Formula(_constant, parameters=("number",))
+        return self.engine.elementwise(formula, [self.timeline.zeros(width, rows)], (number,))
+
     def averages(self, wanted: Sequence[tuple[int, int]], level: int) -> list[Product]:
         """The products for means within heads that follow this stage."""
         call, operands = self.call, self.operands
         numbers = [number for number, last in wanted if last == level]
         if numbers and self._averaging is None:
             width = call.H // call.heads
-            zeros = self.timeline.zeros(width, call.H)
-            parts = call.engine.elementwise(Formula(_constant, parameters=("number",)), [zeros], (1 / width,))
-            self._averaging = call.engine.loop_weight(self._by_head(parts, 1), call.T)
+            parts = self._by_head(self.constant(1 / width, call.H, width), 1)
+            self._averaging = call.engine.loop_weight(parts, call.T)
         return [
             Product(operands[averaged(n).name], self._averaging, operands[average(n).name].rows)
             for n in numbers

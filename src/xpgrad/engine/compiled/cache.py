@@ -7,18 +7,17 @@ folder cannot be written, its files are read. Other code is compiled for this pr
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import linecache
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from xpgrad.engine.compiled import folder
 from xpgrad.engine.compiled.folder import cache_folder
 from xpgrad.engine.process.compile_message import compiling
+from xpgrad.engine.process.garbage import no_collections
 from xpgrad.engine.process.locks import LastingLock
 
 _lock = LastingLock()
@@ -60,29 +59,13 @@ def load(name: str, text: str, given: Callable[[], Mapping[str, Any]] = dict) ->
         if stem not in _loaded:
             code = _kept(stem)
             if code is None:
-                with compiling(), _no_collections():
+                with compiling(), no_collections():
                     code = _compiled(stem, text, given())
                 _keep(stem, code)
             made = linker()
             made.link(code)
             _loaded[stem] = Loaded(made, stem)
         return _loaded[stem]
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Python's garbage collector waits.
-
-    A module is many thousand objects, which go at its end. Collections before find them alive: they took an
-    eighth of a first call.
-    """
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _symbol(stem: str, function: str) -> str:

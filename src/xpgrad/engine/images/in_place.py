@@ -9,7 +9,8 @@ from typing import Any
 
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index, kept_and_places, phase_places
-from xpgrad.engine.symbols import larger, smaller
+from xpgrad.engine.images.parts import Part, each_slice, slices
+from xpgrad.engine.symbols import larger
 
 BLOCK_ELEMENTS = 5 << 18  # of the temporary arrays of a block of images, in each thread
 BAND = 1 << 21  # elements of the temporary arrays of a band of columns
@@ -56,7 +57,7 @@ class InPlaceImages(Images, ABC):
         return whole
 
     def assemble(
-        self, function: Callable[[slice, Any], Any], parts: Sequence[slice], *, axis: int = 0,
+        self, function: Callable[[slice, Any], Any], parts: Sequence[Part], *, axis: int = 0,
         shape: Sequence[int] = (), like: Any = None, target: Any = None, memory: Any = None,
         alike: bool = False,
     ) -> Any:  # fmt: skip
@@ -71,15 +72,18 @@ class InPlaceImages(Images, ABC):
             if not self._is_in(made, place):
                 self._write(place, (...,), made)
 
-        (self.map_alike if alike else self.map)(fill, parts)
+        if alike:
+            self.map_alike(fill, parts)
+        else:
+            self.map(fill, each_slice(parts))
         return whole
 
     def map_alike(self, function: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-        """`map` for parts that are alike, slices or sequences of slices; see `assemble`."""
+        """`map` for parts that are alike, or sequences of them; see `assemble`."""
         return self.map(function, parts)
 
     def _sum_of_shares(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], shares: Sequence[Sequence[slice]]
+        self, function: Callable[[slice, list[Any] | None], list[Any]], shares: Sequence[Sequence[Part]]
     ) -> list[Any]:
         """The totals of `accumulate`, of all shares of the blocks; by `map`."""
         totals, *others = self.map_alike(lambda share: self._total(function, share), shares)
@@ -88,7 +92,7 @@ class InPlaceImages(Images, ABC):
         return totals
 
     def _total(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[Part]
     ) -> list[Any]:
         """The totals of one share of the blocks."""
         return Images.accumulate(self, function, blocks)
@@ -118,21 +122,3 @@ class InPlaceImages(Images, ABC):
             places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
             self._write(target, places, part[kept])
         return target
-
-
-def slices(count: int, at_once: int) -> list[slice]:
-    """Slices of 0 .. count, `at_once` elements each."""
-    at_once = larger(1, at_once)
-    starts = [number * at_once for number in range(-(-count // at_once))]
-    return [slice(start, smaller(count, start + at_once)) for start in starts]
-
-
-def in_parts(count: int, parts: int) -> list[slice]:
-    """At most so many slices of 0 .. count, all but the last of one size."""
-    return slices(count, -(-count // larger(1, parts)))
-
-
-def images_at_once(count: int, size: int, room: int, most: int | None) -> int:
-    """How many of `count` images with `size` elements fit into `room`: at least one, at most `most`."""
-    at_once = larger(1, smaller(room // larger(1, size), most or count))
-    return int(at_once) if isinstance(count, int) else at_once

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Protocol
 
 from xpgrad.engine.images.padding import interleaved, padded
+from xpgrad.engine.images.parts import Part, each_slice
 from xpgrad.engine.images.shifts import (
     Embedding,
     Shifts,
@@ -79,7 +80,7 @@ class Images(FourierTransforms, Protocol):
 
     # --- parts of the work
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[Part]:
         """Blocks of a batch of `count` images with `size` elements each; `most` limits an engine's blocks.
 
         A block has at least `least` elements if the batch has: each block does some work anew.
@@ -94,7 +95,7 @@ class Images(FourierTransforms, Protocol):
         return [slice(0, count)]
 
     def assemble(
-        self, function: Callable[[slice, Any], Any], parts: Sequence[slice], *, axis: int = 0,
+        self, function: Callable[[slice, Any], Any], parts: Sequence[Part], *, axis: int = 0,
         shape: Sequence[int] = (), like: Any = None, target: Any = None, memory: Any = None,
         alike: bool = False,
     ) -> Any:  # fmt: skip
@@ -104,11 +105,11 @@ class Images(FourierTransforms, Protocol):
         for it, and compute parts at the same time. Parts are `alike` if the function uses a part only as an
         index of arrays, besides its size: then an engine may call the function once for parts of one size.
         """
-        made = [function(part, None) for part in parts]
+        made = [function(part, None) for part in each_slice(parts)]
         return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
 
     def accumulate(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[Part], size: int = 0
     ) -> list[Any]:
         """The sums over all blocks, with `size` elements in total.
 
@@ -116,7 +117,7 @@ class Images(FourierTransforms, Protocol):
         `assemble`.
         """
         totals = None
-        for block in blocks:
+        for block in each_slice(blocks):
             totals = function(block, totals)
         return totals or []
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.images.compiled_images import CompiledImages, Numbers
-from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, images_at_once, in_parts
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
+from xpgrad.engine.images.parts import Part, each_slice, images_at_once, in_parts
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import (
@@ -41,23 +42,23 @@ class NumpyImages(Machine, CompiledImages):
         """With llvmlite; arrays are float32 or float64."""
         return jit_enabled()
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[Part]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // sharing.IMAGES))
         at_once = images_at_once(count, size, max(BLOCK_ELEMENTS, least), most)
         rounds = -(-count // (threads * at_once))
-        return in_parts(count, threads * rounds)
+        return [*in_parts(count, threads * rounds)]
 
     def accumulate(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[Part], size: int = 0
     ) -> list[Any]:
         """Add up shares of the blocks in threads, then their totals: timing has no effect on the result.
 
         There are more shares than threads, so a slower thread takes fewer.
         """
-        count = _SHARES * self.team.size()
-        shares = [blocks[share] for share in in_parts(len(blocks), count)]
-        return self._sum_of_shares(function, shares)
+        slices = each_slice(blocks)
+        shares = in_parts(len(slices), _SHARES * self.team.size())
+        return self._sum_of_shares(function, [slices[share] for share in shares])
 
     def room(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
         """Fresh memory, not cleared."""

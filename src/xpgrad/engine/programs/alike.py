@@ -33,7 +33,7 @@ class Repetition:
     begin: int
     instructions: Sequence[Work]
     own: Set[Block]
-    distance: int = 0
+    distance: Any = None
     count: int = 1
 
     @property
@@ -98,9 +98,9 @@ class Pattern:
 
     def repeat(self, start: int) -> Any:
         """The same for a part that begins there, with memory like the first part's; return its result."""
-        distance, self._start = start - self._start, start
-        if self._runs_again(distance):
+        if self.runs_again(start - self._start):
             return None
+        self._start = start
         draft, copies = self._draft, dict[Block, Block]()
 
         def own(block: Block) -> Block:
@@ -125,19 +125,20 @@ class Pattern:
         self._last = Repetition(begin, draft.instructions[begin:], {*copies.values()})
         return _moved(self._result, distance, own)
 
-    def _runs_again(self, distance: int) -> bool:
-        """Whether the last part's instructions run once more, if nothing has followed them."""
+    def runs_again(self, distance: int, count: int = 1) -> bool:
+        """Whether the last part's instructions run so many times more, if nothing has followed them."""
         draft, last = self._draft, self._last
         if last.end != len(draft.instructions) or not self._can_run_again:
             return False
         if (draft.lanes[last.begin], draft.shares[last.begin]) != (draft.lane, draft.share):
             return False
-        if last.count == 1:
+        if last.distance is None:
             last.distance = distance
             draft.repetitions.append(last)
         if last.distance != distance:
             return False
-        last.count += 1
+        last.count += count
+        self._start += count * distance
         return True
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence, Set
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process.memory import name_of
 from xpgrad.engine.programs import instructions
@@ -75,19 +73,17 @@ class RecordedArithmetic:
         if any(x.sizes != operands[0].sizes for x in operands):
             if len({x.ndim for x in operands}) > 1:
                 raise CannotRecordError("broadcasting")
-            check_fixed(*operands)
-            common = np.broadcast_shapes(*(x.shape for x in operands))
+            common = _broadcast_sizes([x.sizes for x in operands])
             operands = tuple(self.broadcast(x, common) for x in operands)
         result = self.fresh(operands[0].sizes if shape is None else tuple(shape))
         self.emit_arithmetic(kind, result, operands)
         return result
 
-    def broadcast(self, array: Recorded, shape: tuple[int, ...]) -> Recorded:
-        """A view of this shape."""
-        check_fixed(array)
-        pairs = zip(array.shape, array.strides, shape, strict=True)
+    def broadcast(self, array: Recorded, sizes: Sizes) -> Recorded:
+        """A view of these sizes."""
+        pairs = zip(array.sizes, array.strides, sizes, strict=True)
         strides = tuple(stride if own == size else 0 for own, stride, size in pairs)
-        return array.view(array.offset, shape, strides)
+        return array.view(array.offset, sizes, strides)
 
     def emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
         """Arithmetic on arrays of the target's shape; several instructions if it has too many axes."""
@@ -166,6 +162,17 @@ class RecordedArithmetic:
         places = [array.place for array in arrays]
         team, sizes = self._team, [array.shape for array in arrays]
         self._draft.add(Work("Images", sizes, function, parts, team, places, numbers, kept, multiplications))
+
+
+def _broadcast_sizes(all_sizes: Sequence[Sizes]) -> Sizes:
+    """The sizes to which arrays broadcast."""
+    common: list[int | Quantity] = []
+    for sizes in zip(*all_sizes, strict=True):
+        wide = [size for size in sizes if size != 1] or [1]
+        if any(size != wide[0] for size in wide):
+            raise CannotRecordError("broadcasting")
+        common.append(wide[0])
+    return tuple(common)
 
 
 def real_strides(x: Recorded) -> Strides:

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.images.compiled_images import CompiledImages
-from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, images_at_once, in_parts, slices
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS
 from xpgrad.engine.images.padding import Index
+from xpgrad.engine.images.parts import (
+    Alike,
+    Part,
+    each_slice,
+    images_at_once,
+    in_alike_parts,
+    in_parts,
+    indices,
+    size_of,
+    slices,
+    without_first,
+)
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import line_of
 from xpgrad.engine.process.team import OneThread, Team
@@ -72,22 +85,21 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         operands = [*arrays, memory]
         self.run_planned(plan.function, plan.parts, numbers, operands, plan.kept, plan.multiplications)
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[slice]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[Part]:
         """Blocks that stay in a cache: as many for each thread, and the rest of the batch for all threads."""
         threads = self._threads()
         own = count // threads
         shared = threads > 1 and own * size >= max(sharing.OWN_IMAGES, least // 2)
         room = max(BLOCK_ELEMENTS // 4, BLOCK_ELEMENTS // threads) if shared else BLOCK_ELEMENTS
         at_once = images_at_once(count, size, max(room, least), most)
-        if not shared:
-            return in_parts(count, -(-count // at_once))
-        blocks = [
-            slice(first + block.start, first + block.stop)
-            for first in [own * number for number in range(threads)]
-            for block in in_parts(own, -(-own // at_once))
-        ]
+        rounds = -(-(own if shared else count) // at_once)
+        if threads == 1:
+            return in_alike_parts(count, rounds)
+        if not shared:  # `map` shares the slices
+            return [*in_parts(count, rounds)]
+        shares = [in_alike_parts(own, rounds, own * number) for number in range(threads)]
         left = own * threads
-        return blocks + [slice(left + s.start, left + s.stop) for s in slices(count - left, at_once)]
+        return [*chain(*shares), *slices(count - left, at_once, left)]
 
     def _threads(self) -> int:
         """The number of threads that can share images."""
@@ -106,7 +118,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         """Each thread has as many items, if their work is about equal; all threads together do the rest."""
         todo = [*items]
         shares, rest = self._shares(todo)
-        work = [sum(one.stop - one.start for one in share if isinstance(one, slice)) for share in shares]
+        work = [sum(size_of(one) for one in share if isinstance(one, Part)) for share in shares]
         if not shares or 2 * max(work) > 3 * min(work):
             return super().map(function, todo)
         results, team, draft = [], self._team, self._draft
@@ -126,50 +138,66 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         """The function of parts that are alike; only the first one of each size is recorded by it."""
         patterns: list[tuple[Any, Pattern]] = []
 
-        def of(part: slice | Sequence[slice]) -> Any:
-            slices = [part] if isinstance(part, slice) else part
-            moving = {id(one) for one in slices}
+        def once(part: Part | Sequence[Part]) -> tuple[Any, Pattern | None]:
+            group = [part] if isinstance(part, Part) else part
+            moving = {id(index) for one in group for index in indices(one)}
             if self.moving and not moving <= self.moving:  # other parts are being recorded
-                return function(part)
-            key = self._team, *(one.stop - one.start for one in slices)
-            start = slices[0].start
+                return function(part), None
+            key = self._team, *map(size_of, group)
+            start = indices(group[0])[0].start
             for own, pattern in patterns:
                 if own == key:
-                    return pattern.repeat(start)
+                    return pattern.repeat(start), pattern
             pattern, around = Pattern(self._draft, start), self.moving
             self.moving = around or moving
             result = function(part)
             self.moving = around
-            if pattern.complete(result):
-                patterns.append((key, pattern))
+            if not pattern.complete(result):
+                return result, None
+            patterns.append((key, pattern))
+            return result, pattern
+
+        def of(part: Part | Sequence[Part]) -> Any:
+            if not isinstance(part, Alike):
+                return once(part)[0]
+            result, pattern = once(part.first)
+            if pattern is None or not pattern.runs_again(part.size, part.count - 1):
+                _, *others = part.each()
+                around = self.moving
+                if id(part.first) in around:
+                    self.moving = around | {*map(id, others)}
+                for one in others:
+                    once(one)
+                self.moving = around
             return result
 
         return of
 
     def _total(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[Part]
     ) -> list[Any]:
         """All blocks but the first one are added to totals, and are alike."""
-        totals = function(blocks[0], None)
+        first, others = without_first(blocks)
+        totals = function(first, None)
 
         def add(block: slice) -> None:
             if any(new is not old for new, old in zip(function(block, totals), totals, strict=True)):
                 raise CannotRecordError("totals in new memory")
 
         repeating = self._repeating(add)
-        for block in blocks[1:]:
+        for block in others:
             repeating(block)
         return totals
 
     def accumulate(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice], size: int = 0
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[Part], size: int = 0
     ) -> list[Any]:
         """Each thread has totals of its own, if they are small."""
         shares, rest = self._shares(blocks)
         if not shares or size * len(shares) > BLOCK_ELEMENTS:
             return self._total(function, blocks)
         totals = self._sum_of_shares(function, shares)
-        for block in rest:
+        for block in each_slice(rest):
             totals = function(block, totals)
         return totals
 
@@ -227,9 +255,10 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
             self.copy(place, part if part.shape == place.shape else self.broadcast(part, place.shape))
 
     def _is_in(self, part: Recorded, place: Recorded) -> bool:
+        if part.block is not place.block or part.offset != place.offset:
+            return False
         each = zip(part.shape, part.strides, place.strides, strict=True)
-        is_same = all(size == 1 or own == other for size, own, other in each)
-        return is_same and (part.block, part.offset) == (place.block, place.offset)
+        return all(own == other or size == 1 for size, own, other in each)
 
     def _split_last(self, array: Recorded, sizes: Sequence[int]) -> Recorded:
         return array.split_last(tuple(sizes))
