@@ -263,6 +263,7 @@ def check(copy: Path, addition: Addition, option: str) -> str:
     return checked.stdout
 
 
+@pytest.mark.exhaustive  # a unit takes more of the same places
 def test_an_activation_takes_the_files_of_the_list(copy: Path) -> None:
     """At most six, of which one is written by a command of the list."""
     changed = changed_files(copy, ACTIVATION, ["docs/activations.py", "--write"])
