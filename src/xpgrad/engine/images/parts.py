@@ -10,7 +10,8 @@ from xpgrad.engine.symbols import larger, smaller
 class Alike:
     """Slices of one size, one after the other; their number may be a symbol.
 
-    Work on the `first` is recorded, and repeated for the others; of a sum also work on the `second`.
+    Work on the `first` is recorded, and repeated for the others. A sum begins with the `first`, and adds the
+    others: then work on the `second` is recorded and repeated.
     """
 
     def __init__(self, first: slice, size: int, count: int) -> None:

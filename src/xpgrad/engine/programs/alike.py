@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Repetition:
-    """Instructions, from number `begin` on, that run `count` times, for parts so much apart.
+    """Instructions, from number `begin` on, that run `count` times, for parts at a `distance`.
 
     Each time needs its `own` memory, and no longer than this time.
     """

@@ -164,7 +164,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
             if pattern is None or not pattern.runs_again(part.size, part.count - 1):
                 _, *others = part.each()
                 around = self.moving
-                if id(part.first) in around:
+                if id(part.first) in around:  # they move with an outer part too
                     self.moving = around | {*map(id, others)}
                 for one in others:
                     once(one)
