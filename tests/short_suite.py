@@ -262,7 +262,7 @@ LONG_FEW = {
 }
 """The same of the long suite, where the other sets take the same code path."""
 
-LONG_MOST = 40
+LONG_MOST = 20
 """Sets of parameters of every other function, in the long suite beside the short one's."""
 
 _FILES = frozenset(name for names in LONG_FILES.values() for name in names)
