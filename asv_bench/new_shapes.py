@@ -4,7 +4,7 @@ Each step has another T, another longest sequence of a packed batch, another num
 size or number of images. Then the same inputs are used again. The table shows both medians (forward and
 backward) in ms: of the processor with one thread, of the clock with ``--threads 2``. Their difference is the
 cost of a new shape. Steps that record a program raise the mean only. ``--steps 10000`` measures memory
-instead, with one thread: for each module and library a process trains with ever new shapes. The table shows
+instead: for each module and library a process trains with ever new shapes. The table shows
 its resident memory after 1,000 steps and at the end.
 """
 
@@ -94,9 +94,9 @@ def measure_times():
         print(row, flush=True)
 
 
-def resident_after(name, ours, steps):
+def resident_after(name, ours, steps, threads):
     """The resident memory of this process after 1,000 steps and after all, in MiB."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     build, draw = WORKS[name]
     module = build(xpgrad_torch if ours else nn)
     sizes = []
@@ -115,7 +115,7 @@ def measure_memory(steps):
         row = f"{name:30}"
         for ours in (True, False):
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                first, last = pool.apply(resident_after, (name, ours, steps))
+                first, last = pool.apply(resident_after, (name, ours, steps, torch.get_num_threads()))
             row += f"{first:13.0f}{last:8.0f}{last / first - 1:8.1%}"
         print(row, flush=True)
 
@@ -130,7 +130,7 @@ def main():
     options = parser.parse_args()
     steps = options.steps
     torch.set_num_threads(options.threads)
-    print(f"{read_cpu().label}, {options.threads} threads, PyTorch {torch.__version__}")
+    print(f"{read_cpu().label}, threads: {options.threads}, PyTorch {torch.__version__}")
     if steps is None:
         measure_times()
     else:

@@ -130,7 +130,7 @@ def _places(
         return {1: _ROWS}
     if len(shape) == 4:
         return {layout: _STEPS, 0 if layout else 2: _BATCH}
-    # states and parameters have an axis of one or two directions
+    # states have an axis of one or two directions; beside one or two sequences W and R may have T rows
     is_beside = len(shape) == 3 and both == (shape[layout], shape[1 - layout]) and both[0] > 2
     if name == "X" or (is_beside and name not in ("W", "R")):
         return {layout: _STEPS, 1 - layout: _BATCH}

@@ -85,13 +85,13 @@ def image_size(geometry: ConvGeometry) -> int:
     return prod(geometry.input_shape[1:]) + prod(geometry.output_shape[1:])
 
 
-def image_blocks(engine: Engine, geometry: ConvGeometry, most: int | None = None) -> list[Part]:
+def image_blocks(engine: Engine, geometry: ConvGeometry, most: int | None = None) -> Sequence[Part]:
     """An engine's blocks of images; each block reads all weights."""
     least = prod(geometry.weight_shape) // 2
     return engine.blocks(geometry.batch, image_size(geometry), most=most, least=least)
 
 
-def few_images(engine: Engine, geometry: ConvGeometry) -> list[Part]:
+def few_images(engine: Engine, geometry: ConvGeometry) -> Sequence[Part]:
     """Blocks of images, as few as give products of many columns."""
     return image_blocks(engine, geometry, -(-_COLUMNS // prod(geometry.output_size)))
 

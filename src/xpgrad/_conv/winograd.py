@@ -179,7 +179,7 @@ def _convolved(
     made, taken = (channels, outputs) if kernels.backwards else (outputs, channels)
     parts = _parts_of_kernels(engine, g, made, taken)
     in_parts = len(parts) > 1 and _is_one_block(sums, g.batch)
-    blocks: list[Part] = [slice(0, g.batch)] if in_parts else _blocks(engine, sums, g.batch, _least(g))
+    blocks: Sequence[Part] = [slice(0, g.batch)] if in_parts else _blocks(engine, sums, g.batch, _least(g))
     if not in_parts:
         with kernels.at_points(slice(0, made)) as U:
 
@@ -383,7 +383,7 @@ def _parts_of_kernels(engine: Engine, g: ConvGeometry, made: int, taken: int) ->
     return engine.bands(made, 4 * points_of_kernels(g) * taken, _PART)
 
 
-def _blocks(engine: Engine, sums: WindowSums, images: int, least: int) -> list[Part]:
+def _blocks(engine: Engine, sums: WindowSums, images: int, least: int) -> Sequence[Part]:
     return engine.blocks(images, sums.elements, least=least)
 
 

@@ -80,7 +80,7 @@ class Images(FourierTransforms, Protocol):
 
     # --- parts of the work
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[Part]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> Sequence[Part]:
         """Blocks of a batch of `count` images with `size` elements each; `most` limits an engine's blocks.
 
         A block has at least `least` elements if the batch has: each block does some work anew.

@@ -42,12 +42,12 @@ class NumpyImages(Machine, CompiledImages):
         """With llvmlite; arrays are float32 or float64."""
         return jit_enabled()
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[Part]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> Sequence[Part]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // sharing.IMAGES))
         at_once = images_at_once(count, size, max(BLOCK_ELEMENTS, least), most)
         rounds = -(-count // (threads * at_once))
-        return [*in_parts(count, threads * rounds)]
+        return in_parts(count, threads * rounds)
 
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[Part], size: int = 0

@@ -11,7 +11,8 @@ class Alike:
     """Slices of one size, one after the other; their number may be a symbol.
 
     Work on the `first` is recorded, and repeated for the others. A sum begins with the `first`, and adds the
-    others: then work on the `second` is recorded and repeated.
+    others: then work on the `second` is recorded and repeated. Both are always the same objects, because a
+    recorder knows a slice by its identity. `size` is given: a slice's end minus its start is another symbol.
     """
 
     def __init__(self, first: slice, size: int, count: int) -> None:
@@ -70,7 +71,7 @@ def in_alike_parts(count: int, parts: int, start: int = 0) -> list[Part]:
 
 
 def _even(count: int, parts: int) -> int:
-    return larger(1, -(-count // larger(1, parts)))
+    return -(-count // larger(1, parts))
 
 
 def images_at_once(count: int, size: int, room: int, most: int | None) -> int:

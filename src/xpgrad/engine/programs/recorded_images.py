@@ -85,7 +85,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         operands = [*arrays, memory]
         self.run_planned(plan.function, plan.parts, numbers, operands, plan.kept, plan.multiplications)
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> list[Part]:
+    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> Sequence[Part]:
         """Blocks that stay in a cache: as many for each thread, and the rest of the batch for all threads."""
         threads = self._threads()
         own = count // threads
@@ -96,7 +96,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         if threads == 1:
             return in_alike_parts(count, rounds)
         if not shared:  # `map` shares the slices
-            return [*in_parts(count, rounds)]
+            return in_parts(count, rounds)
         shares = [in_alike_parts(own, rounds, own * number) for number in range(threads)]
         left = own * threads
         return [*chain(*shares), *slices(count - left, at_once, left)]
