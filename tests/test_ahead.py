@@ -106,7 +106,7 @@ def loops(monkeypatch):
 
     def noting(*arguments):
         asked = find(*arguments)
-        seen.append([(one.at, one.coming) for one in asked])
+        seen.append([(one.at, one.coming) for one, is_far in asked.items() if is_far])
         return asked
 
     find = time_loops._asked
@@ -114,7 +114,15 @@ def loops(monkeypatch):
     return seen
 
 
-def test_an_lstm_asks_for_what_is_far(loops):
+def test_an_lstm_asks_for_what_is_far(loops, monkeypatch):
+    texts = set()
+
+    def noting(*arguments):
+        texts.add(arguments[4])
+        return c_function(*arguments)
+
+    c_function = time_loops.c_function
+    monkeypatch.setattr(time_loops, "c_function", noting)
     rng = np.random.default_rng(0)
     X, W, R = (rng.normal(size=shape) for shape in [(5, 4, 7), (1, 24, 7), (1, 24, 6)])
     outputs, pullback = vjp(lstm, X, W, R)
@@ -124,3 +132,6 @@ def test_an_lstm_asks_for_what_is_far(loops):
     # state of the step before, the cotangents to write
     assert forward == [("now", False)] * 3
     assert sorted(loops[-2]) == [("before", True), ("local", True), ("now", True), ("now", True)]
+    # a first step's loop, from the initial state, has the same code as the other steps' loop
+    assert len(loops) == 4
+    assert len(texts) == 2

@@ -213,11 +213,11 @@ class Machine:
         )
         if by_stages:
             parts = self.team.free()
-        function, matrices = compiled_loop(stages, dtype, by_stages, resets)
+        function, matrices, far = compiled_loop(stages, dtype, by_stages, resets)
         f = functions
         multiplying = (f.tiles, f.by_panels, f.height, f.lanes) if f else (0, 0, 0, 0)
         columns = (parts, len(stages)) if by_stages else (0, 0)
-        head = LoopHead(size.steps, spans, cuts, *multiplying, *columns, step=0, stage=0)
+        head = LoopHead(size.steps, spans, cuts, *multiplying, far, *columns, step=0, stage=0)
         return TimeLoop(function, head, [*map(LoopMatrix.of, matrices)], parts, size, kept)
 
     def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:

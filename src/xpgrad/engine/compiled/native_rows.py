@@ -104,7 +104,7 @@ def _product(stage: ProductStage, itemsize: int) -> Any:
     columns, the number of rows and the first rows of the next step, and the address of an Ahead.
     """
     begin, source = stage.begin, _AT.index(stage.at)
-    asking = tuple(_asking(rows, itemsize) for rows in stage.asked)
+    asking = tuple(_asking(rows, 1 << number, itemsize) for number, rows in enumerate(stage.asked))
 
     @inside()
     def product(data, count, starts, portion, portions, coming, ahead):
@@ -117,16 +117,17 @@ def _product(stage: ProductStage, itemsize: int) -> Any:
     return product
 
 
-def _asking(rows: PrefetchRows, itemsize: int) -> Any:
-    """The function that adds rows to an Ahead."""
+def _asking(rows: PrefetchRows, bit: int, itemsize: int) -> Any:
+    """The function that adds rows to an Ahead, if they are far."""
     matrix, place, is_coming = rows.matrix, _AT.index(rows.at), rows.coming
 
     @inside()
     def ask(ahead, head, count, starts, coming):
-        if is_coming:
-            ask_rows(ahead, head, matrix, itemsize, coming[place], coming[0])
-        else:
-            ask_rows(ahead, head, matrix, itemsize, starts[place], count)
+        if head[_LOOP.far] & bit:
+            if is_coming:
+                ask_rows(ahead, head, matrix, itemsize, coming[place], coming[0])
+            else:
+                ask_rows(ahead, head, matrix, itemsize, starts[place], count)
 
     return ask
 

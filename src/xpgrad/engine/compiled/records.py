@@ -81,11 +81,14 @@ Factor = namedtuple("Factor", "address row column")
 
 # --- time loops and array loops: in front of the arrays
 
-LoopHead = namedtuple("LoopHead", "steps spans bounds tiles by_panels height lanes parts stages step stage")
+LoopHead = namedtuple(
+    "LoopHead", "steps spans bounds tiles by_panels height lanes far parts stages step stage"
+)
 """A time loop: the number of its steps, its parts, and the functions of its products.
 
 `spans` is the address of the steps' Spans (`formulas.formula.Span`), `bounds` the address of the parts' first
-rows. For `tiles` to `lanes` see `products.matrix.Functions`. If threads share columns, `parts` is their
+rows. For `tiles` to `lanes` see `products.matrix.Functions`. Bit k of `far` says that the first product
+prefetches rows k of those it may ask for (`time_loops.PrefetchRows`). If threads share columns, `parts` is their
 number, and each call runs stage `stage` of step `step`.
 """
 

@@ -35,7 +35,7 @@ class OperandPlace(NamedTuple):
 
 
 class PrefetchRows(NamedTuple):
-    """Rows of a formula that a product prefetches: the rows `at` of this step, or of the `coming` step."""
+    """Rows of a formula that a product can prefetch: the rows `at` of this step, or of the `coming` step."""
 
     matrix: int
     at: str
@@ -69,32 +69,36 @@ def compiled_loop(
     dtype: str,
     by_stages: bool = False,
     resets: Resets | None = None,
-) -> tuple[int, list[Any]]:
-    """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; and its matrices.
+) -> tuple[int, list[Any], int]:
+    """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; and its data.
 
-    With `by_stages` each call runs one stage of one step on one part of the columns. `data` points to a
+    The data are its matrices, and the number `LoopHead.far`. With `by_stages` each call runs one stage of one step on one part of the columns. `data` points to a
     LoopHead, which the records of the matrices follow: Panels of a weight, Rows of other matrices. For a
     product's weight the matrix is the result of the engine's ``loop_weight``.
     """
     matrices: list[Any] = []
     made = [*_made(stages, resets, matrices)]
     first = next((stage for stage in made if isinstance(stage, ProductStage)), None)
+    far = 0
     if first and not by_stages:
         number = made.index(first)
-        made[number] = first._replace(asked=_asked(made, number, matrices))
+        asked = _asked(made, number, matrices)
+        made[number] = first._replace(asked=(*asked,))
+        far = sum(is_far << k for k, is_far in enumerate(asked.values()))
     marks = 0 if resets is None else _HEAD + _MATRIX * len(matrices)
     matrices += [] if resets is None else [resets.marks]
     formulas = tuple(ScalarFormula(*one.formula.key) for one in stages if isinstance(one, Elementwise))
     text = f"time_loop(formulas, {(*made,)}, {dtype!r}, {marks}, {by_stages})"
     label = f"{formulas[0].function.__name__.strip('_')}_{dtype}"
     arguments, call = "int64 data, int64 part", "made(data, part)"
-    return c_function(label, "compiled.native_rows", arguments, call, text, formulas, dtype), matrices
+    return c_function(label, "compiled.native_rows", arguments, call, text, formulas, dtype), matrices, far
 
 
-def _asked(stages: Sequence[Stage], product: int, matrices: Sequence[Any]) -> tuple[PrefetchRows, ...]:
-    """The rows that the first product, stage `product`, prefetches: formulas' rows that no near cache has.
+def _asked(stages: Sequence[Stage], product: int, matrices: Sequence[Any]) -> dict[PrefetchRows, bool]:
+    """The formulas' rows, and whether the first product, stage `product`, prefetches them: no near cache has.
 
-    Rows count as cached if the previous step wrote them, or read them as its previous state.
+    Rows count as cached if the previous step wrote them, or read them as its previous state. Only the data
+    say which rows are far: so a first step from an initial state has the code of the other steps.
     """
 
     def rows_of(vector: OperandPlace) -> int:
@@ -114,10 +118,12 @@ def _asked(stages: Sequence[Stage], product: int, matrices: Sequence[Any]) -> tu
     before = {rows for _, vector, rows in vectors if vector.at == "before"}
     found: dict[tuple[int, str], PrefetchRows] = {}
     for number, vector, rows in vectors:
-        near = rows in written if vector.at == "before" else rows in before - written
-        if not near:
-            found.setdefault((rows, vector.at), PrefetchRows(vector.matrix, vector.at, number < product))
-    return tuple(found.values())
+        found.setdefault((rows, vector.at), PrefetchRows(vector.matrix, vector.at, number < product))
+
+    def is_far(rows: int, at: str) -> bool:
+        return rows not in (written if at == "before" else before - written)
+
+    return {asked: is_far(*key) for key, asked in found.items()}
 
 
 def _made(
