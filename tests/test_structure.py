@@ -166,9 +166,8 @@ def test_a_class_name_means_one_thing():
     places = defaultdict(set)
     for root in (Path(xpgrad.__file__).parent, ADAPTERS):
         for path in root.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    places[node.name.strip("_")].add(str(path))
+            for name in re.findall(r"^ *class (\w+)[(:\[]", path.read_text(encoding="utf-8"), re.M):
+                places[name.strip("_")].add(str(path))
     assert {name for name, files in places.items() if len(files) > 1} == {"GRU", "LSTM", "SwapReport"}
 
 

@@ -5,6 +5,7 @@ imported, and gives it a public name of ours. If PyTorch lacks it, a plain way w
 Without a plain way, the call that needs it raises a RuntimeError with the name and PyTorch's version.
 """
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -85,6 +86,38 @@ _saved_tensors_hooks: Callable[[bool], Any] = _found("_C._autograd._top_saved_te
 def has_saved_tensors_hooks() -> bool:
     """Tell whether hooks of `torch.autograd.graph.saved_tensors_hooks`, or checkpointing, are in use."""
     return _saved_tensors_hooks(True) is not None
+
+
+# --- registered operators under autograd
+_autograd_rule = _imported("_library.autograd", "make_autograd_impl")
+_AutogradRule = _imported("_library.autograd", "Info")
+
+
+def register_autograd(
+    library: torch.library.Library,
+    operator: Any,
+    backward: Callable[..., Any],
+    setup_context: Callable[..., None],
+) -> None:
+    """Give an operator its backward, as `torch.library.register_autograd` does.
+
+    PyTorch makes classes for each operator, which takes a millisecond; here the operator's first call makes
+    them. The plain way makes them at once.
+    """
+    if _autograd_rule is None or _AutogradRule is None:
+        torch.library.register_autograd(
+            operator._schema.name, backward, setup_context=setup_context, lib=library
+        )
+        return
+
+    @functools.cache
+    def rule() -> Callable[..., Any]:
+        return _autograd_rule(operator, _AutogradRule(backward, setup_context))
+
+    def call(keyset: Any, *arguments: Any, **attributes: Any) -> Any:
+        return rule()(keyset, *arguments, **attributes)
+
+    library.impl(operator._schema.name.split("::")[1], call, "Autograd", with_keyset=True)
 
 
 # --- kinds of tensors

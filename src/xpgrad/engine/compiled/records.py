@@ -345,7 +345,7 @@ holds(ScheduleRecord, known=Tables)
 
 MoveRowsRecord = namedtuple(
     "MoveRowsRecord",
-    "kind parts reverse known low high first is_turned steps width target source initial",
+    "parts reverse known low high first is_turned steps width target source initial",
 )
 """The reordering of rows; see `programs.schedule.move_rows`."""
 holds(MoveRowsRecord, known=Tables, target=Strided, source=Strided, initial=Strided)

@@ -2,8 +2,9 @@
 
 `timeline` defines rows. Here each call of a program brings its lengths. `schedule` writes tables: the order
 of the batch, the steps of the time loops, the rows of each chunk, and the cuts between threads. Then it
-writes the *quantities*, integers that the lengths decide, into the program. `move_rows` brings arrays over
-time and batch into the order of the rows, and back.
+writes the *quantities*, integers that the lengths decide, into the program. `unpack_rows`, `fetch_rows` and
+`move_states` bring arrays over time and batch into the order of the rows, and back. Each takes a part of a
+MoveRowsRecord, every `parts`-th step or sequence, and a constant kind, so that only that kind is compiled.
 """
 
 from xpgrad.engine.compiled.native import elements, inside, words
@@ -24,7 +25,7 @@ from xpgrad.engine.compiled.records import (
 )
 from xpgrad.engine.formulas.formula import Span
 
-__all__ = ["move_rows", "schedule"]
+__all__ = ["fetch_rows", "move_states", "schedule", "unpack_rows"]
 
 _FAR = 1 << 60
 _SCHEDULE, _MOVE_ROWS, _MOVE = positions(ScheduleRecord), positions(MoveRowsRecord), positions(MoveKind)
@@ -241,7 +242,7 @@ def _clear_row(target, y, width):
 
 
 @inside()
-def _unpack(data, part, real):
+def unpack_rows(data, part, real, kind):
     """Move rows to time and batch; padding is 0."""
     at = _MOVE_ROWS
     tables, known = _vector(data[at.known.tables]), at.known
@@ -269,13 +270,13 @@ def _is_cut_off(data, row):
 
 
 @inside()
-def _move_states(data, part, real):
+def move_states(data, part, real, kind):
     """Move sequences' states to the order of the rows, or back; or the rows of the last steps.
 
     A state that a reset cuts off gets zeros back.
     """
     at = _MOVE_ROWS
-    tables, known, kind = _vector(data[at.known.tables]), at.known, data[at.kind]
+    tables, known = _vector(data[at.known.tables]), at.known
     order, ordered = tables[data[known.order] :], tables[data[known.ordered] :]
     starts, width = tables[data[known.starts] :], data[at.width]
     target, _, y1, y2 = _strided(data, at.target)
@@ -300,10 +301,10 @@ def _move_states(data, part, real):
 
 
 @inside()
-def _by_steps(data, part, real):
+def fetch_rows(data, part, real, kind):
     """Fetch the rows of some steps: from time and batch, the other direction, or the step before."""
     at = _MOVE_ROWS
-    tables, known, kind, reverse = _vector(data[at.known.tables]), at.known, data[at.kind], data[at.reverse]
+    tables, known, reverse = _vector(data[at.known.tables]), at.known, data[at.reverse]
     order, ordered = tables[data[known.order] :], tables[data[known.ordered] :]
     starts, first, width = tables[data[known.starts] :], data[at.first], data[at.width]
     is_turned, steps = data[at.is_turned], data[at.steps]
@@ -326,15 +327,3 @@ def _by_steps(data, part, real):
                 _copy_row(to, y2, elements(source, x1 * before, real), x2, width)
             else:
                 _copy_row(to, y2, elements(initial, z1 * p, real), z2, width)
-
-
-@inside()
-def move_rows(data, part, real):
-    """Run one part of a MoveRowsRecord: every `parts`-th step or sequence."""
-    kind, at = data[_MOVE_ROWS.kind], _MOVE
-    if kind == at.unpack:
-        _unpack(data, part, real)
-    elif kind == at.sort or kind == at.unsort or kind == at.last:
-        _move_states(data, part, real)
-    else:
-        _by_steps(data, part, real)

@@ -263,14 +263,14 @@ def move_rows(
     def numbers(addresses: Sequence[Any]) -> list[Any]:
         target, source, initial = three_strided(places, addresses)
         record = records.MoveRowsRecord(
-            kind=records.MoveKind._fields.index(kind), parts=parts, reverse=int(reverse),
-            known=schedule.known(), low=low, high=high, first=first,
+            parts=parts, reverse=int(reverse), known=schedule.known(), low=low, high=high, first=first,
             is_turned=int(reverse and schedule.is_full), steps=steps, width=width, target=target,
             source=source, initial=initial,
         )  # fmt: skip
         return records.flat(record)
 
-    call = f"move_rows(fields(data), part, np.{dtype})"
-    function = c_function(f"rows_{dtype}", "programs.native_timeline", _PART, call)
+    move = "unpack_rows" if kind == "unpack" else "fetch_rows" if over_time else "move_states"
+    call = f"{move}(fields(data), part, np.{dtype}, {records.MoveKind._fields.index(kind)})"
+    function = c_function(f"{kind}_rows_{dtype}", "programs.native_timeline", _PART, call)
     tables = Location(schedule.tables)
     return Work(f"MoveRows {kind}", width, function, parts, team, [*places, tables], numbers)
