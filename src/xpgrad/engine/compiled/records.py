@@ -88,8 +88,8 @@ LoopHead = namedtuple(
 
 `spans` is the address of the steps' Spans (`formulas.formula.Span`), `bounds` the address of the parts' first
 rows. For `tiles` to `lanes` see `products.matrix.Functions`. Bit k of `far` says that the first product
-prefetches rows k of those it may ask for (`time_loops.PrefetchRows`). If threads share columns, `parts` is their
-number, and each call runs stage `stage` of step `step`.
+prefetches number k of its `time_loops.PrefetchRows`. If threads share columns, `parts` is their number, and
+each call runs stage `stage` of step `step`.
 """
 
 ArraysHead = namedtuple("ArraysHead", "bounds numbers")
@@ -309,13 +309,13 @@ Only step 0 can be before `middle`. `first` and `later` are the numbers of steps
 on, `first_place` and `later_place` their places among all steps from last to first.
 """
 
-Tables = namedtuple("Tables", "batch steps resets tables order ordered place starts marks reverse_marks")
+Tables = namedtuple("Tables", "batch steps tables order ordered place starts marks reverse_marks")
 """The sizes N and T of a batch, and the places of its tables in the memory `tables`.
 
-`resets` is 1 if sequences have resets, 2 if in addition all have T steps, else 0. `order` and `ordered` are
-the sequences and their lengths from long to short, `place` each sequence's place in that order, `starts` the
-first row of each step. With resets `marks` and `reverse_marks` are the rows' marks, forward and backward in
-time: `NOTHING_BEFORE`, `NOTHING_AFTER`, their sum or 0. A place below 0 stands for a table that nobody needs.
+`order` and `ordered` are the sequences and their lengths from long to short, `place` each sequence's place in
+that order, `starts` the first row of each step. With resets `marks` and `reverse_marks` are the rows' marks,
+forward and backward in time: `NOTHING_BEFORE`, `NOTHING_AFTER`, their sum or 0. A place below 0 stands for a
+table that nobody needs.
 """
 
 # Whether a reset cuts a row off from the previous step of the time loop, and from the next step.

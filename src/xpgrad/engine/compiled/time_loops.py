@@ -72,9 +72,10 @@ def compiled_loop(
 ) -> tuple[int, list[Any], int]:
     """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; and its data.
 
-    The data are its matrices, and the number `LoopHead.far`. With `by_stages` each call runs one stage of one step on one part of the columns. `data` points to a
-    LoopHead, which the records of the matrices follow: Panels of a weight, Rows of other matrices. For a
-    product's weight the matrix is the result of the engine's ``loop_weight``.
+    The data are its matrices, and the number `LoopHead.far`. With `by_stages` each call runs one stage of one
+    step on one part of the columns. `data` points to a LoopHead, which the records of the matrices follow:
+    Panels of a weight, Rows of other matrices. For a product's weight the matrix is the result of the
+    engine's ``loop_weight``.
     """
     matrices: list[Any] = []
     made = [*_made(stages, resets, matrices)]

@@ -169,8 +169,11 @@ def _write_cuts(cuts, parts, ordered, low, high, count):
 
 
 @inside()
-def schedule(data):
-    """Write a program's tables, and the quantities into the program; see `schedule.Schedule.numbers`."""
+def schedule(data, is_full, resets):
+    """Write a program's tables, and the quantities into the program; see `schedule.Schedule.numbers`.
+
+    `is_full` and `resets` are constants: what they exclude is not compiled.
+    """
     at = _SCHEDULE
     lengths, batch = _vector(data[at.lengths]), data[at.known.batch]
     tables, code = _vector(data[at.known.tables]), _vector(data[at.code])
@@ -180,18 +183,17 @@ def schedule(data):
     ordered, starts = tables[data[at.known.ordered] :], tables[data[at.known.starts] :]
     quantities, additions = tables[data[at.quantities] :], _vector(data[at.additions])
     order, place = tables[data[at.known.order] :], tables[data[at.known.place] :]
-    resets = data[at.known.resets]
     apart = 1 + steps if resets else 1
-    if data[at.lengths] and resets != 2:
-        longest = _sort(lengths, apart, batch, steps, order, place, ordered, starts)
-    else:
+    if is_full:
         longest = _fill(batch, steps, order, place, ordered, starts)
-    if data[at.known.marks] >= 0:
+    else:
+        longest = _sort(lengths, apart, batch, steps, order, place, ordered, starts)
+    if resets and data[at.known.marks] >= 0:
         marks = tables[data[at.known.marks] :]
         _write_marks(marks, False, False, lengths, apart, order, ordered, starts, longest)
-    if data[at.known.reverse_marks] >= 0:
+    if resets and data[at.known.reverse_marks] >= 0:
         marks = tables[data[at.known.reverse_marks] :]
-        _write_marks(marks, True, resets == 2, lengths, apart, order, ordered, starts, longest)
+        _write_marks(marks, True, is_full, lengths, apart, order, ordered, starts, longest)
     if data[at.spans] >= 0:
         _write_spans(tables[data[at.spans] :], False, starts, longest)
     if data[at.turned_spans] >= 0:

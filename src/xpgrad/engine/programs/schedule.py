@@ -56,10 +56,11 @@ class Schedule(Work):
     ) -> None:
         self.steps, self.batch, self.tables = steps, batch, Block(0)
         places = [Location(block) for block in (lengths, self.tables) if block is not None]
-        function = c_function("schedule", "programs.native_timeline", _PART, "schedule(fields(data))")
-        super().__init__("Schedule", (steps, batch), function, 1, team, places)
         self._lengths, self._itemsize, self.resets = lengths, itemsize, resets
         self.is_full = lengths is None or resets == 2
+        call = f"schedule(fields(data), {self.is_full}, {resets > 0})"
+        function = c_function("schedule", "programs.native_timeline", _PART, call)
+        super().__init__("Schedule", (steps, batch), function, 1, team, places)
         self._size = 0
         self._order, self._ordered, self._place = (self._table(batch) for _ in range(3))
         self._starts = self._table(steps + 2)
@@ -138,7 +139,6 @@ class Schedule(Work):
         return records.Tables(
             batch=self.batch,
             steps=self.steps,
-            resets=self.resets,
             tables=Address(self.tables, 0),
             order=self._order,
             ordered=self._ordered,
