@@ -122,6 +122,7 @@ REMOVED = {
     "remove_older_batch": (torch, "_remove_batch_dim"),
     "add_older_batch": (torch, "_add_batch_dim"),
     "has_saved_tensors_hooks": (torch._C._autograd, "_top_saved_tensors_default_hooks"),
+    "register_autograd": (torch._library.autograd, "make_autograd_impl"),
     "tree_map": (torch.utils._pytree, "tree_map"),
     "tree_leaves": (torch.utils._pytree, "tree_leaves"),
     "set_grad_sample": (
@@ -196,6 +197,28 @@ def test_tensors_of_transformations_are_known_the_plain_way(plain):
     torch.func.vmap(look)(X), torch.func.grad(look)(X), torch.func.jvp(look, (X,), (X,))
     look(X), look(X[:0]), look(nn.Parameter(X))
     assert seen == [(True, True)] * 3 + [(False, False)] * 3
+
+
+@pytest.mark.parametrize("has_names", [True, False])
+def test_operators_get_their_backward(plain, has_names):
+    register, name = (
+        _private.register_autograd if has_names else plain("register_autograd"),
+        f"f{has_names:d}",
+    )
+    library = torch.library.Library("xpgrad_tests", "FRAGMENT")
+    library.define(f"{name}(Tensor x, *, int n=2) -> Tensor")
+    library.impl(name, lambda x, n=2: n * x, "CompositeExplicitAutograd")
+
+    def keep(ctx, inputs, keyword_only_inputs, output):
+        ctx.n = keyword_only_inputs["n"]
+
+    operator = getattr(torch.ops.xpgrad_tests, name).default
+    register(library, operator, lambda ctx, dY: -ctx.n * dY, keep)
+    for n in (2, 3):
+        x = torch.ones(2, requires_grad=True)
+        torch.testing.assert_close(operator(x, n=n), n * x)
+        (dX,) = torch.autograd.grad(operator(x, n=n).sum(), x)
+        torch.testing.assert_close(dX, torch.full((2,), -float(n)))
 
 
 def test_trees_and_children_have_a_plain_way(plain):
