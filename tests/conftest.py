@@ -38,7 +38,7 @@ except ImportError:  # the tests that need it say so themselves
 else:
     # reproducible, and without a time limit: the first example of a process may compile
     hypothesis.settings.register_profile(
-        "xpgrad", deadline=None, derandomize=True, max_examples=60, database=None
+        "xpgrad", deadline=None, derandomize=True, max_examples=40, database=None
     )
     hypothesis.settings.load_profile("xpgrad")
 

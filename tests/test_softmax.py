@@ -318,8 +318,8 @@ def test_bad_input(kind: str) -> None:
     assert str(caught.value).startswith(message), str(caught.value)
 
 
-SIDES = [(1, 1, 2), (3, 2, 31), (2, 5, 127), (1, 33, 128), (3, 7, 129), (1, 4, 512), (2, 3, 513),
-         (1, 20, 1030), (2, 300, 260)]  # fmt: skip
+SIDES = [(1, 1, 2), (3, 2, 31), (2, 5, 127), (1, 33, 128), (3, 7, 129), (1, 4, 1024), (2, 3, 1025),
+         (25, 2, 40), (1, 20, 2100), (1, 257, 1022), (2, 300, 880)]  # fmt: skip
 """Items, elements of a row, and rows side by side, around the sizes of a block of rows."""
 
 

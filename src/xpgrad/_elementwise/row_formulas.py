@@ -94,11 +94,9 @@ LOG_SOFTMAX_GRAD = RowFormula(
 
 
 # --- cross-entropy ------------------------------------------------------------------------------------
-# A row's target distribution is t; its loss is sum_j w_j t_j (log(total) - (x_j - peak)).
-
-
-def plain_logarithm(xp: Any, total: Any) -> tuple:
-    return (xp.log(total),)
+# A row's target distribution is t, with the class weights w, and its mass is sum_j w_j t_j. Its loss is
+# sum_j w_j t_j (log(total) - (x_j - peak)) = mass log(total) - sum_j w_j t_j (x_j - peak), in one pass: both
+# terms are >= 0, so nothing cancels.
 
 
 def target(xp: Any, x: Any, p: Any, label: Any, number: Any, weight: Any, keep: Any, spread: Any) -> Any:
@@ -111,23 +109,19 @@ def target(xp: Any, x: Any, p: Any, label: Any, number: Any, weight: Any, keep: 
     return t if weight is None else t * weight
 
 
-def expected(xp: Any, x: Any, peak: Any, log_total: Any, t: Any) -> Any:
-    """A class's part of the loss; 0 if its target is 0, even if its probability is also 0."""
-    part = t * (log_total - below_peak(xp, x, peak))
-    return xp.where(t == 0, xp.zeros_like(x), part)
-
-
-def loss_of_row(xp: Any, parts: Any, log_total: Any) -> tuple:
-    """The sum of the parts; NaN if the row has no distribution, even if no class counts."""
-    return (parts + (log_total - log_total),)
-
-
-def part_of_loss(
-    xp: Any, x: Any, peak: Any, log_total: Any, p: Any, label: Any, number: Any, weight: Any,
-    *, keep: Any, spread: Any,
+def exponential_and_share(
+    xp: Any, x: Any, peak: Any, p: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
 ) -> tuple:  # fmt: skip
+    """A class's exponential, its target, and its part of the second term: 0 if its target is 0."""
+    below = below_peak(xp, x, peak)
     t = target(xp, x, p, label, number, weight, keep, spread)
-    return (expected(xp, x, peak, log_total, t),)
+    return xp.exp(below), t, xp.where(t == 0, xp.zeros_like(x), t * below)
+
+
+def loss_of_row(xp: Any, total: Any, mass: Any, expected: Any) -> tuple:
+    """The loss; NaN if the row has no distribution, even if no class counts."""
+    log_total = xp.log(total)
+    return (mass * log_total - expected + (log_total - log_total),)
 
 
 def exponentials_and_target(
@@ -164,9 +158,7 @@ CROSS_ENTROPY = RowFormula(
     parameters=("keep", "spread"),
     steps=(
         _PEAK,
-        _TOTAL,
-        Step(plain_logarithm, {"log_total": "row"}),
-        Step(part_of_loss, {"parts": "sum"}),
+        Step(exponential_and_share, {"total": "sum", "mass": "sum", "expected": "sum"}),
         Step(loss_of_row, {"loss": "row"}),
     ),
     outputs=("loss",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from math import prod
+from math import gcd, prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +25,9 @@ from xpgrad.engine.process.settings import jit_enabled
 # Elements of a block that compiled loops evaluate on copies: one for each thread, if that is not too large.
 # Threads copy under the interpreter lock: blocks that fit the first caches took up to five times as long.
 _LEAST_COPIED, _MOST_COPIED = 1 << 14, 1 << 17
-_ROWS_ELEMENTS = 16384  # of a block of neighbouring rows: they stay in the cache from pass to pass
+# Elements of a block of neighbouring rows. A second-level cache may be smaller: long stretches of memory,
+# which the processor prefetches, gain more than short stretches that stay in a cache from pass to pass.
+_ROWS_ELEMENTS = 1 << 18
 _NUMPY_BLOCK = 32768  # larger for NumPy: between two of its functions threads wait for the interpreter lock
 _LEAST_ROWS = 128  # neighbouring rows in a block
 _SHORT = 32  # elements of a row for which a loop over rows is slower than copies
@@ -401,9 +403,10 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
 
 
 def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:
-    """How many of B neighbouring rows are a block: they fit a cache, and all threads have blocks."""
-    each = -(-B // -(-machine.parts(A * n * B) // A))  # of neighbours for a thread
-    return min(B, max(_LEAST_ROWS, min(MOST_ROWS, _ROWS_ELEMENTS // n, each)))
+    """How many of B neighbouring rows are a block; all threads have about as many blocks."""
+    parts = machine.parts(A * n * B)
+    pieces = 1 if 8 * parts <= A else parts // gcd(A, parts)
+    return min(B, max(_LEAST_ROWS, min(MOST_ROWS, _ROWS_ELEMENTS // n, -(-B // pieces))))
 
 
 def _row_code(

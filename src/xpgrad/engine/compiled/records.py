@@ -95,7 +95,7 @@ each call runs stage `stage` of step `step`.
 ArraysHead = namedtuple("ArraysHead", "bounds numbers")
 """A loop over arrays: the addresses of its parts' bounds and of the formula's numbers."""
 
-MOST_ROWS = 512
+MOST_ROWS = 1024
 """The most rows side by side in a block: the loop over them has memory for so many."""
 
 
