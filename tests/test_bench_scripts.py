@@ -318,6 +318,7 @@ def project(tmp_path):
     return tmp_path / "asv.conf.json"
 
 
+@pytest.mark.exhaustive
 def test_a_slowdown_fails_and_noise_does_not(script, project, capfd, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))  # where asv keeps the name of the machine
     compare = script("compare")
@@ -355,6 +356,7 @@ def test_the_tables_of_first_calls(script):
 # --------------------------------------------------------------------------------------------- models
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_the_table_of_models(script, monkeypatch):
     """Every network runs on its input; a small one's row has a figure for each column."""

@@ -342,6 +342,7 @@ def _by_vjp(function: Any, operands: list[jax.Array], cotangent: Any) -> Any:
     return jax.vjp(function, *operands)[1](cotangent)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("linear", ["X", "W", "XB", "WB"])
 def test_a_convolution_is_linear_in_either_factor(name: str, linear: str, rng: np.random.Generator) -> None:
@@ -363,6 +364,7 @@ def test_a_convolution_is_linear_in_either_factor(name: str, linear: str, rng: n
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("solver", ["gmres", "bicgstab"])
 def test_solvers_of_linear_equations_take_a_convolution(solver: str, rng: np.random.Generator) -> None:
     W = jnp.asarray(0.05 * rng.normal(size=(3, 3, 3, 3))).at[:, :, 1, 1].add(jnp.eye(3))
@@ -377,6 +379,7 @@ def test_solvers_of_linear_equations_take_a_convolution(solver: str, rng: np.ran
     np.testing.assert_allclose(back, weight, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "conv", "gelu", "softmax", "softmax_cross_entropy"])
 def test_a_gradient_is_linear_in_its_cotangents(name: str, rng: np.random.Generator) -> None:
     """Its transpose is the tangent: solvers of Gauss-Newton's equations ask for it."""

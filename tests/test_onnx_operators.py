@@ -142,6 +142,7 @@ def test_node(name: str) -> None:
     check_node(NODE_TESTS[name])
 
 
+@pytest.mark.exhaustive  # their gradients are compared in test_onnx_backend.py
 def test_nodes_of_pools() -> None:
     cases = node_tests(of_pools=True)
     assert len(cases) > 40
