@@ -258,7 +258,7 @@ def check(copy: Path, addition: Addition, option: str) -> str:
     """What the new operator does is right; return what `check` prints of it."""
     for run in (in_copy(copy, "-c", addition.run), run_tests(copy, addition.tests)):
         assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
-    checked = in_copy(copy, "-m", "xpgrad", "check", "--option", option)
+    checked = in_copy(copy, "-m", "xpgrad", "check", "--option", option, "--namespace", "numpy")
     assert checked.returncode == 0, checked.stdout
     return checked.stdout
 

@@ -38,9 +38,8 @@ def test_every_kernel_is_split_along_the_batch() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "variable", ["JAX_USE_SHARDY_PARTITIONER", pytest.param("XPGRAD_JIT", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("variable", ["JAX_USE_SHARDY_PARTITIONER", "XPGRAD_JIT"])
 def test_the_other_partitioner_and_without_programs(variable: str) -> None:
     run("short", **{variable: "0"})
 

@@ -37,10 +37,8 @@ def _run(backend, *arguments):
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["numpy", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("jax", "tensorflow"))],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["numpy", "jax", "tensorflow"])
 def test_layers_on(backend):
     _need(backend)
     others = "not test_a_file_loads"  # in a process of its own, whatever the backend is here
