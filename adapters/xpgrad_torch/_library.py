@@ -23,7 +23,7 @@ from xpgrad_torch._layout import placed_as
 from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._private import count_dispatch_modes, is_wrapped, register_autograd
 
-# `torch.library.custom_op` does the same in three times the time, half of the package's import.
+# `torch.library.custom_op` does the same, but the package's import took a sixth longer.
 _LIBRARY = torch.library.Library("xpgrad", "FRAGMENT")
 
 # A list with one integer means this integer for all dimensions.
