@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """The collector takes a tenth of the time: it leaves out 900,000 objects of the files and libraries."""
+    """The collector leaves out the 900,000 objects of files and libraries: tests take 0.94 of the time."""
     gc.collect()
     gc.freeze()
 

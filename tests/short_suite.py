@@ -69,8 +69,7 @@ LONG_TESTS = {
         "test_random_geometries_against_autograd", "test_any_problem_matches_the_naive_references",
         "test_numbers_from_outside_of_compiled_code", "test_nodes_of_pools",
         "test_a_step_is_split_along_the_batch", "test_a_residual_network_compiles_and_exports",
-        "test_each_case_is_the_direct_sum",
-        "test_central_differences_without_biases",
+        "test_each_case_is_the_direct_sum", "test_central_differences_without_biases",
         "test_a_network_stays_channels_last_under_compile",
     ],
 }  # fmt: skip
@@ -229,22 +228,17 @@ LONG_FEW = {
     "test_every_number_is_compiled": 2,
     "test_export": 8,
     "test_fake_tensors_agree_without_optional_operands": 30,
-    "test_float64_against_autograd_with_every_combination_of_cotangents": 6,
     "test_recurrent_oracles::test_float64_against_finite_differences": 10,
-    "test_torch_functional::test_gradcheck": 6,
     "test_torch_layers::test_gradcheck": 8,
     "test_recurrent_state::test_gradcheck": 3,
-    "test_torch_functional::test_gradgradcheck": 6,
     "test_jax_recurrent::test_in_every_transformation": 1,
     "test_layers_for_jax_learn_as_the_frameworks_own": 1,
     "test_layers_for_jax_time_nothing_but_steps": 1,
     "test_lengths_of_every_kind_compiled": 1,
-    "test_lengths_of_every_sum_for_one_form": 6,
     "test_keras::test_masks": 4,
     "test_memory_is_freed_without_the_garbage_collector": 2,
     "test_torch_activations::test_memory_is_freed_without_the_garbage_collector": 4,
     "test_numbers_from_outside_of_compiled_code": 1,
-    "test_testing::test_on_every_backend": 6,
     "test_onnx_runs_back": 4,
     "test_opacus_privacy_engine": 10,
     "test_opcheck": 16,
@@ -260,11 +254,10 @@ LONG_FEW = {
     "test_the_number_in_an_option_changes": 3,
     "test_the_plain_way": 2,
     "test_tiles_for_other_machines": 2,
-    "test_torch_docs::test_transformations": 6,
     "test_transformations_of_a_batch_of_any_size": 1,
     "test_recurrent_backends::test_wrt_gives_the_same_and_nothing_else": 15,
 }
-"""The same of the long suite, where the other sets take the same code path."""
+"""The most sets of parameters that the long suite adds, where that is not `LONG_MOST`."""
 
 LONG_MOST = 6
 """Sets of parameters of every other function, in the long suite beside the short one's."""

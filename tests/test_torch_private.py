@@ -201,10 +201,8 @@ def test_tensors_of_transformations_are_known_the_plain_way(plain):
 
 @pytest.mark.parametrize("has_names", [True, False])
 def test_operators_get_their_backward(plain, has_names):
-    register, name = (
-        _private.register_autograd if has_names else plain("register_autograd"),
-        f"f{has_names:d}",
-    )
+    register = _private.register_autograd if has_names else plain("register_autograd")
+    name = f"f{has_names:d}"
     library = torch.library.Library("xpgrad_tests", "FRAGMENT")
     library.define(f"{name}(Tensor x, *, int n=2) -> Tensor")
     library.impl(name, lambda x, n=2: n * x, "CompositeExplicitAutograd")

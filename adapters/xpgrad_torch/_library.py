@@ -79,9 +79,9 @@ class _RegisteredOperator:
         self.sizes = [name for name, p in parameters.items() if p.annotation == _SIZES]
         _LIBRARY.define(name + schema, tags=torch.Tag.pt2_compliant_tag)
         self.call = getattr(torch.ops.xpgrad, name).default
-        _LIBRARY.impl(name, self.run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"xpgrad::{name}", self.fake, lib=_LIBRARY)
-        torch.library.register_vmap(f"xpgrad::{name}", self.vmap, lib=_LIBRARY)
+        _LIBRARY.impl(self.call, self.run, "CompositeExplicitAutograd")
+        torch.library.register_fake(self.call, self.fake, lib=_LIBRARY)
+        torch.library.register_vmap(self.call, self.vmap, lib=_LIBRARY)
         register_autograd(_LIBRARY, self.call, self.backward, self.setup_context)
         if "W" in kernel.operands:
             register_flop_formula(getattr(torch.ops.xpgrad, name))(self.operations)

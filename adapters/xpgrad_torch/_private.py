@@ -105,9 +105,7 @@ def register_autograd(
     them. The plain way makes them at once.
     """
     if _autograd_rule is None or _AutogradRule is None:
-        torch.library.register_autograd(
-            operator._schema.name, backward, setup_context=setup_context, lib=library
-        )
+        torch.library.register_autograd(operator, backward, setup_context=setup_context, lib=library)
         return
 
     @functools.cache
@@ -117,7 +115,7 @@ def register_autograd(
     def call(keyset: Any, *arguments: Any, **attributes: Any) -> Any:
         return rule()(keyset, *arguments, **attributes)
 
-    library.impl(operator._schema.name.split("::")[1], call, "Autograd", with_keyset=True)
+    library.impl(operator, call, "Autograd", with_keyset=True)
 
 
 # --- kinds of tensors

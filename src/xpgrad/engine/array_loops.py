@@ -405,6 +405,7 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
 def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:
     """How many of B neighbouring rows are a block; all threads have about as many blocks."""
     parts = machine.parts(A * n * B)
+    # of an item; with many items the threads' shares are nearly equal without division
     pieces = 1 if 8 * parts <= A else parts // gcd(A, parts)
     return min(B, max(_LEAST_ROWS, min(MOST_ROWS, _ROWS_ELEMENTS // n, -(-B // pieces))))
 
