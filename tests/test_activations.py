@@ -744,3 +744,29 @@ def test_arrays_that_repeat_elements(
             over = X.copy()
             assert xpgrad.gelu_grad(d, over, out=over) is over
             assert_close(over, expected, label=f"d {few}, over X")
+
+
+ROWS_ELSEWHERE = {
+    "channels of a concatenation": lambda a: a[:, 1:3],
+    "every other item": lambda a: a[::2, :2],
+    "backwards": lambda a: a[::-1, 1::-1],
+    "items swapped with channels": lambda a: a.transpose(1, 0, 2, 3)[:2],
+    "columns of longer rows": lambda a: a[:, :2, :, 3:36],
+    "repeated items": lambda a: np.broadcast_to(a[:1, :2], (4, 2, *a.shape[2:])),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("part", ROWS_ELSEWHERE.values(), ids=ROWS_ELSEWHERE)
+def test_arrays_whose_rows_lie_elsewhere(part, threads, monkeypatch):
+    """As their copies: loops find such rows by their addresses."""
+    monkeypatch.setattr(sharing, "ARRAY", 1)
+    rng = np.random.default_rng(0)
+    d = part(rng.normal(size=(4, 4, 3, 40)))
+    X = rng.normal(size=d.shape)
+    with check_random.in_threads(threads):
+        expected = xpgrad.gelu_grad(d.copy(), X)
+        assert_close(xpgrad.gelu_grad(d, X), expected)
+        assert_close(xpgrad.gelu_grad(X, d), xpgrad.gelu_grad(X, d.copy()))
+        over = X.copy()
+        assert_close(xpgrad.gelu_grad(d, over, out=over), expected)

@@ -116,17 +116,38 @@ def test_the_rule_for_strides_and_volumes(X: tuple, W: tuple, strides: int, expe
     assert _preferred(conv_geometry("conv", X, W, **attributes), True, True)["forward"] == expected
 
 
-def test_the_rule_where_registers_are_few() -> None:
-    """Sums over taps are slower there beside products; an engine asks its machine."""
-    X, W = (8, 64, 56, 56), (128, 64, 3, 3)
-    attributes = {"strides": 2, "pads": 1, "dilations": 1, "group": 1, "auto_pad": "NOTSET"}
+@pytest.mark.parametrize(
+    ("X", "W", "strides", "costs", "sums", "usual", "expected"),
+    [((8, 64, 56, 56), (128, 64, 3, 3), 2, choice._FEW_REGISTERS, "input_gradient", "taps", "patches"),
+     ((4, 128, 32, 32), (192, 128, 5, 5), 2, choice._TWO_UNITS, "forward", "winograd", "patches")],
+)  # fmt: skip
+def test_the_rule_on_other_machines(X, W, strides, costs, sums, usual, expected):
+    """Sums over taps are slower in few registers; with two units only multiplications are faster."""
+    pads = (W[2] - 1) // 2
+    attributes = {"strides": strides, "pads": pads, "dilations": 1, "group": 1, "auto_pad": "NOTSET"}
     geometry = conv_geometry("conv", X, W, **attributes)
-    for registers, expected in ((False, "taps"), (True, "patches")):
-        assert _preferred(geometry, True, True, False, registers)["input_gradient"] == expected
-    assert not StandardEngine(np).has_few_registers()
+    assert _preferred(geometry, True, True)[sums] == usual
+    assert _preferred(geometry, costs, True)[sums] == expected
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features", "few", "two"),
+    [("haswell", "+avx2", True, False), ("znver4", "+avx2,+avx512f", False, False),
+     ("znver5", "+avx2,+avx512f", False, True), ("rocketlake", "+avx512f,+amx-tile", False, True),
+     ("icelake-server", "+avx2", True, False)],
+)  # fmt: skip
+def test_an_engine_asks_its_machine(cpu, features, few, two, monkeypatch):
     tiles = pytest.importorskip("xpgrad.engine.compiled.register_tiles", reason="needs llvmlite")
-    engine = NumpyEngine()
-    assert engine.has_few_registers() == (tiles.has_few_registers() and engine.compiles())
+    monkeypatch.setenv("XPGRAD_JIT", "1")
+    monkeypatch.setenv("XPGRAD_CPU", cpu)
+    monkeypatch.setenv("XPGRAD_CPU_FEATURES", features)
+    tiles.tiles.cache_clear()
+    try:
+        engine, other = NumpyEngine(), StandardEngine(np)
+        assert (engine.has_few_registers(), engine.has_two_units()) == (few, two)
+        assert (other.has_few_registers(), other.has_two_units()) == (False, False)
+    finally:
+        tiles.tiles.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -247,9 +268,12 @@ def test_the_rule_on_a_gpu(X: tuple, W: tuple, group: int, expected: str) -> Non
     assert choice.preferred(StandardEngine(np, launches=True), geometry) == expected
 
 
-def _preferred(*asked: Any) -> dict[str, str]:
-    """The method for each sum of a geometry and an engine's properties."""
-    return {sums: choice._cheapest(costs) for sums, costs in choice._costs(*asked).items()}
+def _preferred(geometry: Any, compiled: Any, *asked: bool) -> dict[str, str]:
+    """The method for each sum of a geometry and an engine's properties; `compiled` may be the costs."""
+    compiled = (choice._COMPILED if compiled else None) if isinstance(compiled, bool) else compiled
+    return {
+        sums: choice._cheapest(costs) for sums, costs in choice._costs(geometry, compiled, *asked).items()
+    }
 
 
 def preferred(X: tuple[int, ...], W: tuple[int, ...], group: int) -> str:

@@ -72,30 +72,76 @@ class _WinogradCosts(NamedTuple):
     split: float = 0.0
 
 
-# Fitted to times of an AMD EPYC (Zen 4): 100 geometries with compiled loops and one thread, 19 without, with
-# one thread and two. With compiled loops all methods except Fourier's are faster.
-_COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
-_COMPILED_WINOGRAD = _WinogradCosts(0.49, 16.0, 12.0, 2e5, split=75.0)
-_WINOGRAD = _WinogradCosts(1.0, 200.0, 5.0, 12e6, split=100.0)
-# Rows of taps: 3,000 geometries, one thread and two. A new shape takes 2 ms longer to record than `taps`, so
-# the weights are above the fit, and all passes cost as much as 0.1 ms: of 530 geometries that the rule
-# chooses, 8 take longer than by the best direct sum.
-_COMPILED_ROWS = _WinogradCosts(0.55, 10.0, 12.0, 3e6, added=15.0, split=25.0)
+class _CompiledCosts(NamedTuple):
+    """The costs of compiled methods, but for Fourier's.
+
+    Parameters
+    ----------
+    tap, tap_of_input, weight_in_tiles, passes_of_tiles : float
+        Of ``taps``: a multiplication, also for an input gradient, packing a weight and adding up its
+        gradient, all passes.
+    patches, weight, patch_element, patch_element_added : float
+        Of ``patches``: a multiplication, a weight (also of products for each image), an element that is
+        copied, and one that is added to the input gradient.
+    weight_of_tap, passes_of_tap : float
+        Of ``clipped``: a weight, and its passes.
+    pointwise : float
+        A multiplication in a product for each image.
+    dense, rows, phases : _WinogradCosts
+        Of Winograd's method: usually, for rows of taps, and for strides of 2.
+    """
+
+    tap: float
+    tap_of_input: float
+    weight_in_tiles: float
+    passes_of_tiles: float
+    patches: float
+    weight: float
+    patch_element: float
+    patch_element_added: float
+    weight_of_tap: float
+    passes_of_tap: float
+    pointwise: float
+    dense: _WinogradCosts
+    rows: _WinogradCosts
+    phases: _WinogradCosts
+
+
+# Fitted to times of an AMD EPYC (Zen 4), but for other machines named here. Winograd's usual costs and
+# Fourier's: 100 geometries with compiled loops and one thread, 19 without, with one thread and two. With
+# compiled loops all methods except Fourier's are faster. Rows of taps: 3,000 geometries, one thread and two.
+# A new shape takes 2 ms longer to record than `taps`, so the weights are above the fit, and all passes cost
+# as much as 0.1 ms: of 530 geometries that the rule chooses, 8 take longer than by the best direct sum.
 # Strides of 2: 250 geometries, one thread and two.
-_COMPILED_PHASES = _WinogradCosts(0.49, 25.0, 12.0, 2e5)
-# A multiplication in a sum over taps: with few channels; in compiled tiles; in those of 16 registers for an
-# input gradient (46 geometries on an AMD EPYC (Zen 3); the other sums need no cost of their own).
-_TAP, _TAP_IN_TILES, _TAP_OF_FEW_REGISTERS = 1.5, 0.52, 0.65
-# Packing a weight for tiles and adding up its gradient; all passes.
-_WEIGHT_IN_TILES, _PASSES_OF_TILES = 28.0, 1e6
-# Of patches: a multiplication, a weight (also of products for each image), an element that is copied, and one
-# that is added to the input gradient.
-_PATCHES, _WEIGHT, _PATCH_ELEMENT, _PATCH_ELEMENT_ADDED = 0.46, 5.0, 7.5, 11.0
-# The share of multiplications without padding below which each tap may have its own product; a weight of it,
-# and its passes.
-_INSIDE, _WEIGHT_OF_TAP, _PASSES_OF_TAP = 0.8, 30.0, 1.3e6
-# A multiplication in a product for each image; the elements of a vector.
-_POINTWISE, _VECTOR = 0.43, 16
+_COMPILED = _CompiledCosts(
+    tap=0.52, tap_of_input=0.52, weight_in_tiles=28.0, passes_of_tiles=1e6,
+    patches=0.46, weight=5.0, patch_element=7.5, patch_element_added=11.0,
+    weight_of_tap=30.0, passes_of_tap=1.3e6,
+    pointwise=0.43,
+    dense=_WinogradCosts(0.49, 16.0, 12.0, 2e5, split=75.0),
+    rows=_WinogradCosts(0.55, 10.0, 12.0, 3e6, added=15.0, split=25.0),
+    phases=_WinogradCosts(0.49, 25.0, 12.0, 2e5),
+)  # fmt: skip
+# Tiles of 16 registers: 46 geometries on an AMD EPYC (Zen 3); the other sums need no cost of their own.
+_FEW_REGISTERS = _COMPILED._replace(tap_of_input=0.65)
+# With two units a multiplication takes half the time, so all else costs twice as much. 744 geometries on an
+# Intel Xeon with AMX, one thread and two: the chosen methods took 1.066 of the best ones' time by the costs
+# above, 1.033 by these. Two weights differ: twice the phases' kernels, and 0.6 of the elements added.
+_TWO_UNITS = _CompiledCosts(
+    tap=0.52, tap_of_input=0.52, weight_in_tiles=56.0, passes_of_tiles=2e6,
+    patches=0.46, weight=10.0, patch_element=15.0, patch_element_added=13.0,
+    weight_of_tap=60.0, passes_of_tap=2.6e6,
+    pointwise=0.43,
+    dense=_WinogradCosts(0.49, 32.0, 24.0, 4e5, split=150.0),
+    rows=_WinogradCosts(0.55, 20.0, 24.0, 6e6, added=30.0, split=50.0),
+    phases=_WinogradCosts(0.49, 50.0, 48.0, 4e5),
+)  # fmt: skip
+_COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
+_WINOGRAD = _WinogradCosts(1.0, 200.0, 5.0, 12e6, split=100.0)
+_TAP = 1.5  # a multiplication in a sum over taps with few channels
+# The share of multiplications without padding below which each tap may have its own product.
+_INSIDE = 0.8
+_VECTOR = 16  # its elements
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 _log2 = of_numbers(math.log2)
@@ -120,8 +166,17 @@ def choose(
 
 def preferred(engine: Engine, geometry: ConvGeometry, sums: str = "forward") -> str:
     """The name of the method that the cost rule prefers for one of the sums."""
-    engine_has = engine.compiles(), engine.can_transform(), engine.launches(), engine.has_few_registers()
-    return _cheapest(_costs(geometry, *engine_has)[sums])
+    costs = _costs(geometry, _compiled_costs(engine), engine.can_transform(), engine.launches())
+    return _cheapest(costs[sums])
+
+
+def _compiled_costs(engine: Engine) -> _CompiledCosts | None:
+    """The costs of compiled methods on this machine; None if the engine does not compile."""
+    if not engine.compiles():
+        return None
+    return (
+        _TWO_UNITS if engine.has_two_units() else _FEW_REGISTERS if engine.has_few_registers() else _COMPILED
+    )
 
 
 def _cheapest(costs: dict[str, float]) -> str:
@@ -136,7 +191,7 @@ def _place_of_least(*costs: float) -> int:
 
 @kept
 def _costs(
-    g: ConvGeometry, compiled: bool, transforms: bool, launches: bool = False, few_registers: bool = False
+    g: ConvGeometry, compiled: _CompiledCosts | None, transforms: bool, launches: bool = False
 ) -> dict[str, dict[str, float]]:
     """For each of the sums the costs of methods, the simplest one first; only one where no cost decides."""
     name = _for_all_sums(g, compiled, transforms, launches)
@@ -144,7 +199,7 @@ def _costs(
         return {sums: {name: 0.0} for sums in SUMS}
     inside = multiplications_inside(g)
     costs = {
-        sums: _direct_costs(g, few_registers, inside, sums) if compiled else _uncompiled_cost(g, inside)
+        sums: _direct_costs(g, compiled, inside, sums) if compiled else _uncompiled_cost(g, inside)
         for sums in SUMS
     }
     # without compiled loops the transforms of a row take longer than the products that they save
@@ -163,12 +218,14 @@ def _uncompiled_cost(g: ConvGeometry, inside: int) -> dict[str, float]:
     return {"shifted": g.multiplications}
 
 
-def _for_all_sums(g: ConvGeometry, compiled: bool, transforms: bool, launches: bool) -> str | None:
+def _for_all_sums(
+    g: ConvGeometry, compiled: _CompiledCosts | None, transforms: bool, launches: bool
+) -> str | None:
     """The method where all sums have the same one; None where their costs decide."""
     if not g.static:
         return "shifted"  # a compiler traces shapes with symbols, for which no cost is known
     few = g.channels // g.group * g.outputs // g.group <= (_FEW_COMPILED if compiled else _FEW)
-    cost = g.multiplications * (_TAP if few else _TAP_IN_TILES if compiled else 1.0)
+    cost = g.multiplications * (_TAP if few else compiled.tap if compiled else 1.0)
 
     def possible(name: str) -> bool:
         return METHODS[name].why_not(g, transforms) is None
@@ -180,29 +237,29 @@ def _for_all_sums(g: ConvGeometry, compiled: bool, transforms: bool, launches: b
     return "patches" if launches else "taps" if few else None
 
 
-def _direct_costs(g: ConvGeometry, few_registers: bool, inside: int, sums: str) -> dict[str, float]:
+def _direct_costs(g: ConvGeometry, costs: _CompiledCosts, inside: int, sums: str) -> dict[str, float]:
     """The costs of the compiled methods of the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
     made = g.outputs // g.group
     elements = g.multiplications // made
-    passes = _PASSES_OF_TILES * min(1.0, made / 8)  # a tile has up to eight outputs
-    in_tiles, patch_element = g.multiplications, _PATCH_ELEMENT
-    tap = _TAP_IN_TILES
+    passes = costs.passes_of_tiles * min(1.0, made / 8)  # a tile has up to eight outputs
+    in_tiles, patch_element, tap = g.multiplications, costs.patch_element, costs.tap
     if sums == "input_gradient":
-        tap = _TAP_OF_FEW_REGISTERS if few_registers else tap
+        tap = costs.tap_of_input
         # every input is a sum in tiles, even if some of its taps meet zeros only; patches are added to images
         in_tiles = prod(g.input_shape) * made * prod(g.kernel) // prod(g.strides)
-        patch_element = _PATCH_ELEMENT_ADDED
+        patch_element = costs.patch_element_added
     found = {
-        "taps": tap * in_tiles + _WEIGHT_IN_TILES * weights + passes,
-        "patches": _PATCHES * g.multiplications + _WEIGHT * weights + patch_element * elements,
+        "taps": tap * in_tiles + costs.weight_in_tiles * weights + passes,
+        "patches": costs.patches * g.multiplications + costs.weight * weights + patch_element * elements,
     }
     if inside < _INSIDE * g.multiplications:
-        copied = _PATCH_ELEMENT / made + _PATCH_ELEMENT_ADDED * g.group / g.channels
-        products = _WEIGHT_OF_TAP * weights + _PASSES_OF_TAP * prod(g.kernel)
-        found["clipped"] = (_PATCHES + copied) * inside + products
+        copied = costs.patch_element / made + costs.patch_element_added * g.group / g.channels
+        products = costs.weight_of_tap * weights + costs.passes_of_tap * prod(g.kernel)
+        found["clipped"] = (costs.patches + copied) * inside + products
     if g.group == 1 and METHODS["pointwise"].why_not(g, False) is None:
-        found["pointwise"] = _POINTWISE * _filled(prod(g.size)) * g.multiplications + _WEIGHT * weights
+        products = costs.pointwise * _filled(prod(g.size)) * g.multiplications
+        found["pointwise"] = products + costs.weight * weights
     return found
 
 
@@ -211,7 +268,7 @@ def _filled(columns: int) -> float:
     return -(-columns // _VECTOR) * _VECTOR / columns
 
 
-def _winograd_costs(g: ConvGeometry, compiled: bool) -> dict[str, float]:
+def _winograd_costs(g: ConvGeometry, compiled: _CompiledCosts | None) -> dict[str, float]:
     """For each sum the transforms of windows and kernels, and the products at each of their elements."""
     if g.group > 1:
         return {sums: g.group * cost for sums, cost in _winograd_costs(g.of_a_group(), compiled).items()}
@@ -220,8 +277,8 @@ def _winograd_costs(g: ConvGeometry, compiled: bool) -> dict[str, float]:
         split = g.channels * prod(g.size) + g.outputs * prod(g.output_size)
     g = of_images(g)
     if compiled:
-        dense = _COMPILED_ROWS if takes_rows(g) else _COMPILED_WINOGRAD
-        costs = dense if max(g.strides) == 1 else _COMPILED_PHASES
+        dense = compiled.rows if takes_rows(g) else compiled.dense
+        costs = dense if max(g.strides) == 1 else compiled.phases
     kernels = points_of_kernels(g) * g.channels * g.outputs
 
     def cost(windows: WindowSums, added: int) -> float:
@@ -237,7 +294,7 @@ def _winograd_costs(g: ConvGeometry, compiled: bool) -> dict[str, float]:
     }
 
 
-def _fourier_cost(g: ConvGeometry, compiled: bool) -> float:
+def _fourier_cost(g: ConvGeometry, compiled: _CompiledCosts | None) -> float:
     """The cost of the transforms of all three arrays, and of the products of their spectra."""
     costs = _COMPILED_FOURIER if compiled else _FOURIER
     elements = prod(spectrum_shape(g))

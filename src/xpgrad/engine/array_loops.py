@@ -1,7 +1,7 @@
 """How the NumPy engine evaluates formulas over whole arrays: compiled, or by NumPy in blocks.
 
-Blocks stay in the cache. Compiled loops read contiguous arrays directly. Strided, transposed and broadcast
-arrays are copied block by block.
+Blocks stay in the cache. Compiled loops read contiguous arrays, contiguous rows anywhere and repeated
+elements directly. Other arrays are copied block by block.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def _elementwise_in_order(
         code = loop_code(formula, forms, replaced, out.dtype.name)
         if replaced is None:
             views.append(out.reshape(-1))
-        machine.deal_compiled(out.size // prod(sizes), out.size, code, sizes, views, numbers)
+        addresses = [*map(address_of, views)]
+        machine.deal_compiled(out.size // prod(sizes), out.size, code, sizes, addresses, numbers)
     else:
         blocks: list[Array | None] = [
             x if x is None else x.reshape(-1) if plain or kind == "one" else _at_shape(x, shape)
@@ -166,10 +167,11 @@ def _elementwise_in_order(
 def _as_rows(
     inputs: Operands, out: Array
 ) -> tuple[tuple[int, ...], tuple[str | None, ...], list[Array]] | None:
-    """The inputs as arrays of rows: (their width,), and a form and a view or a small copy of each input.
+    """The inputs as arrays of rows: (their width,), and a form and an array for the loop of each input.
 
-    An input has an element for each of the result's, or one for each row, or for each column. None if an
-    input is none of these, as a mean's cotangent in the middle of the axes, or rows are short.
+    An input has an element for each of the result's, or one for each row, or for each column, or contiguous
+    rows anywhere, as a mean's cotangent in the middle of the axes. None if an input is none of these, or rows
+    are short.
     """
     if not _is_plain(out):
         return None
@@ -179,23 +181,34 @@ def _as_rows(
         forms = [None if x is None else _form(x, first) for x in whole]
         if width < _SHORT or "other" in forms:
             continue
-        corners: dict[str, Any] = {
-            "row": (..., *[0] * (out.ndim - first)),
-            "column": (0,) * first,
-            "each": ...,
-        }
         pairs = zip(whole, forms, strict=True)
-        few = [x[corners[form]] for x, form in pairs if x is not None and form is not None]
-        return (width,), tuple(forms), [np.ascontiguousarray(x).reshape(-1) for x in few]
+        arrays = [_rows(x, form, first) for x, form in pairs if x is not None and form is not None]
+        return (width,), tuple(forms), arrays
     return None
 
 
 def _form(array: Array, first: int) -> str:
-    """Whether an array has an element for "each" place, "row" or "column", if rows begin at axis `first`."""
+    """The form of an array for a loop over rows, if these begin at axis `first`."""
     if _is_plain(array):
         return "each"
     repeats = [not stride or size == 1 for stride, size in zip(array.strides, array.shape, strict=True)]
-    return "row" if all(repeats[first:]) else "column" if all(repeats[:first]) else "other"
+    if all(repeats[first:]):
+        return "row"
+    if all(repeats[:first]):
+        return "column"
+    return "placed" if _is_plain(array[(0,) * first]) else "other"
+
+
+def _rows(array: Array, form: str, first: int) -> Array:
+    """The loop's array: a view or a small copy, for placed rows their addresses."""
+    if form == "placed":
+        places = np.asarray(array.__array_interface__["data"][0], dtype=np.int64)
+        for size, stride in zip(array.shape[:first], array.strides, strict=False):
+            places = places[..., None] + np.arange(size, dtype=np.int64) * stride
+        return places.reshape(-1)
+    corners: dict[str, Any] = {"row": (..., *[0] * (array.ndim - first)), "column": (0,) * first, "each": ...}
+    corner = corners[form]
+    return np.ascontiguousarray(array[corner]).reshape(-1)
 
 
 def quick_elementwise(
@@ -210,10 +223,17 @@ def quick_elementwise(
             return None
         _by_numpy(formula, numbers)(arrays, out, _Copies())
         return out
-    code = loop_code(formula, ("each",) * len(arrays), None, name_of(out.dtype))
-    views = [*arrays, out] if out.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
-    machine.deal_compiled(out.size, out.size, code, (), views, numbers)
+    addresses = [*map(address_of, arrays), address_of(out)]
+    over_elements(machine, formula, addresses, out.size, name_of(out.dtype), numbers)
     return out
+
+
+def over_elements(
+    machine: Machine, formula: Formula, addresses: Sequence[int], size: int, dtype: str, numbers: Numbers
+) -> None:
+    """Evaluate a formula on contiguous arrays at these addresses, of which the result's is the last."""
+    code = loop_code(formula, ("each",) * (len(addresses) - 1), None, dtype)
+    machine.deal_compiled(size, size, code, (), addresses, numbers)
 
 
 def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
@@ -379,7 +399,8 @@ def _over_rows_in_order(
         arrays = _row_arguments(formula, operands, results, replaced)
         together = _rows_together(n, B, A, machine)
         sizes = (n,) if B == 1 else (n, B, together)
-        machine.deal_compiled(A * -(-B // together), A * n * B, code, sizes, arrays, numbers)
+        addresses = [*map(address_of, arrays)]
+        machine.deal_compiled(A * -(-B // together), A * n * B, code, sizes, addresses, numbers)
     elif A * B:
         evaluate = _rows_by_loop if compiling else _rows_by_numpy
         size = _copied(machine, A * n * B) if compiling else _NUMPY_BLOCK
@@ -395,11 +416,18 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
     out = _new_if_plain(arrays)
     if out is None:
         return None
-    width = out.shape[-1]
-    code = loop_code(formula, ("each",) * len(arrays), None, name_of(out.dtype))
-    views = [*arrays, out] if out.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
-    machine.deal_compiled(out.size // width, out.size, code, (width,), views, ())
+    addresses = [*map(address_of, arrays), address_of(out)]
+    over_last_axis(machine, formula, addresses, out.shape, name_of(out.dtype))
     return out
+
+
+def over_last_axis(
+    machine: Machine, formula: RowFormula, addresses: Sequence[int], shape: Sequence[int], dtype: str
+) -> None:
+    """Evaluate a row formula on contiguous arrays at these addresses, of which the result's is the last."""
+    code = loop_code(formula, ("each",) * (len(addresses) - 1), None, dtype)
+    size, width = prod(shape), shape[-1]
+    machine.deal_compiled(size // width, size, code, (width,), addresses, ())
 
 
 def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:

@@ -19,8 +19,8 @@ _AT, _HEAD = positions(ArraysHead), length(ArraysHead)
 class LoopArray(NamedTuple):
     """An array of a loop, by its name in passes.
 
-    `kind` says whether it has an element for each row and column ("each"), each "row", or each "column", and
-    `integers` whether these are integers of 32 bits.
+    `kind` says whether it has an element for each row and column ("each"), each "row", or each "column";
+    "placed" has rows anywhere, and the loop gets their addresses. `integers` are integers of 32 bits.
     """
 
     name: str
@@ -38,10 +38,10 @@ def compiled_elements(
 
     Parameters
     ----------
-    operands : sequence of {"each", "one", "row", "column", "integers", None}
+    operands : sequence of {"each", "one", "row", "column", "placed", "integers", None}
         The form of each operand: an element for each of the result's, one for all, one for each row, one for
-        each column, integers of 32 bits, or absent. A row formula itself says for what its operands have
-        elements.
+        each column, rows anywhere, integers of 32 bits, or absent. A row formula itself says for what its
+        operands have elements.
     same_as : int or None
         The operand whose memory the result replaces: LLVM would not vectorize two vectors in one place.
     dtype : str
@@ -55,7 +55,7 @@ def compiled_elements(
         arrays.append(LoopArray("y", "each"))
     scalars, numbers = ScalarFormula(*formula.key), formula.parameters
     passes = [f"Pass(formulas[0], {[*names, *numbers]}, [('result', 'each')])"]
-    sizes = ("width",) if {"row", "column"} & {*operands} else ()
+    sizes = ("width",) if {"row", "column", "placed"} & {*operands} else ()
     return _functions(_label(formula), [scalars], arrays, passes, numbers, target, (), dtype, sizes)
 
 

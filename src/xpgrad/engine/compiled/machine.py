@@ -157,22 +157,23 @@ class Machine:
         size: int,
         code: Any,
         sizes: Sequence[int],
-        arrays: Sequence[np.ndarray],
+        addresses: Sequence[int],
         numbers: Sequence[float],
     ) -> None:
-        """Run ``code.run(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, in threads as for `deal`.
+        """Run ``code.run(start, stop, *sizes, *addresses, *numbers)`` over 0 .. count, in threads.
 
-        The threads run only compiled code, so none waits for the interpreter lock.
+        The caller keeps the arrays at these addresses alive. The threads run only compiled code, so none
+        waits for the interpreter lock; for their number see `deal`.
         """
         parts = self.parts(size)
         if parts == 1:
-            code.run(0, count, *sizes, *map(address_of, arrays), *numbers)
+            code.run(0, count, *sizes, *addresses, *numbers)
             guard.check_results("a loop over arrays")
             return
         bounds = integers(sharing.cuts(count, parts))
         reals = (ctypes.c_double * len(numbers))(*numbers)
         head = ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
-        data = integers([*head, *sizes, *map(address_of, arrays)])
+        data = integers([*head, *sizes, *addresses])
         self.team.run(code.part, ctypes.addressof(data), parts)
         guard.check_results("a loop over arrays")
 

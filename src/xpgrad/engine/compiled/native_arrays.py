@@ -60,8 +60,9 @@ class Pass(NamedTuple):
 class RowsLoop(NamedTuple):
     """A loop over rows, with all `passes` for each row.
 
-    All arrays are contiguous. `numbers` are the names of a call's numbers, `target` is the array for the
-    elements of results, and `outputs` are the arrays for results of the same names, a number for each row.
+    All arrays but placed ones are contiguous. `numbers` are the names of a call's numbers, `target` is the
+    array for the elements of results, and `outputs` are the arrays for results of the same names, a number
+    for each row.
     """
 
     arrays: Sequence[LoopArray]
@@ -108,7 +109,7 @@ class _LoopWriter:
         self._numbers = dict(zip(loop.numbers, map(emitter.rounded, numbers), strict=True))
         self._arrays = {}
         for array, address in zip(loop.arrays, addresses, strict=True):
-            kind = ir.IntType(32) if array.integers else emitter.type
+            kind = ir.IntType(32) if array.integers else _INT if array.kind == "placed" else emitter.type
             self._arrays[array] = self._builder.inttoptr(address, kind.as_pointer())
         self._vectors = Vectors(emitter, [array.name for array in loop.arrays if array.kind != "row"])
         self._itemsize = np.dtype(emitter.real).itemsize
@@ -147,6 +148,9 @@ class _LoopWriter:
         """A pointer to the array's first element for a row."""
         if array.kind == "column":
             return self._arrays[array]
+        if array.kind == "placed":
+            address = self._builder.load(self._builder.gep(self._arrays[array], [row]))
+            return self._builder.inttoptr(address, self._emitter.type.as_pointer())
         first = row if array.kind == "row" else self._builder.mul(row, self._width)
         return self._builder.gep(self._arrays[array], [first])
 

@@ -71,6 +71,18 @@ def has_few_registers() -> bool:
     return tiles().tall == _FEW_REGISTERS.tall
 
 
+# CPUs with two units for multiplications of 64 bytes, by LLVM's names, and the features of later ones, which
+# LLVM may take for another CPU in a virtual machine.
+_TWO_UNITS = ("skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "znver5")
+_FEATURES_OF_TWO_UNITS = ("amx-tile", "avx512fp16")
+
+
+def has_two_units() -> bool:
+    """Whether this machine multiplies two vectors of 64 bytes in a cycle; most machines multiply half."""
+    known = features()
+    return "avx512f" in known and (target()[1] in _TWO_UNITS or not known.isdisjoint(_FEATURES_OF_TWO_UNITS))
+
+
 @functools.cache
 def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
     """Weighted sums of stretches of memory.

@@ -61,6 +61,14 @@ class CompiledImages(InPlaceImages):
 
         return has_few_registers()
 
+    def has_two_units(self) -> bool:
+        """By the machine's name and features, if loops are compiled."""
+        if not self.compiles():
+            return False
+        from xpgrad.engine.compiled.register_tiles import has_two_units
+
+        return has_two_units()
+
     def last_axis_sums(self, array: Any) -> Any:
         """In one pass, in threads."""
         from xpgrad.engine.images.compiled_shifts import row_sums_loop

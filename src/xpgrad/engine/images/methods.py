@@ -74,6 +74,10 @@ class Images(FourierTransforms, Protocol):
         """Whether compiled loops have 16 vector registers: sums over taps are slow there beside products."""
         return False
 
+    def has_two_units(self) -> bool:
+        """Whether compiled loops multiply twice as much in a cycle as on most machines."""
+        return False
+
     def launches(self) -> bool:
         """Whether operations are launched on a GPU, where few large ones are faster than many small ones."""
         return False

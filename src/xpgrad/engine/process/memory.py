@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
@@ -179,31 +180,76 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return guard.result(shape, dtype) if guard.on else np.empty(shape, dtype)
 
 
-LARGE = 1 << 22
+LARGE = 1 << 17
 """The least bytes of a result whose memory is used again.
 
-The C library returns so large memory to the system, glibc always from 32 MB on. Getting it back, cleared,
-would take between a sixth of a step and a whole step.
+The C library maps so large memory anew, or returns it to the system, glibc always from 32 MB on. Getting it
+back, cleared, took between a sixth of a step and a whole step of large layers, and half of a step of a cell
+with weights of 1 MB.
 """
 _PAGE = 1 << 12
-_POOL = 1 << 28  # bytes that a process keeps
-_pool: dict[int, np.ndarray] = {}  # by address, ordered by the time when it was kept
+_RESULTS_KEPT = 1 << 28  # bytes that a process keeps
+
+
+class _ResultMemory:
+    """Memory of earlier results, by size, and ordered by the time when it was kept.
+
+    A finalizer may run between any two steps, in any thread. Where it comes while another step is under way,
+    memory is new, or is not kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()  # by address
+        self._addresses: dict[int, list[int]] = {}  # by size
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> np.ndarray | None:
+        """Take memory of this size or the next larger ones, at most twice as large; None if there is none."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            fitting = _rounded(size)
+            while fitting <= 2 * size:
+                addresses = self._addresses.get(fitting)
+                if addresses:
+                    memory = self._kept.pop(addresses.pop())
+                    self._bytes -= fitting
+                    return memory
+                fitting = _rounded(fitting + 1)
+            return None
+        finally:
+            self._lock.release()
+
+    def keep(self, memory: np.ndarray) -> None:
+        """Keep it; without room for all, the memory that was kept first goes."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            address = address_of(memory)
+            self._kept[address] = memory
+            self._addresses.setdefault(len(memory), []).append(address)
+            self._bytes += len(memory)
+            while self._bytes > _RESULTS_KEPT:
+                address, memory = self._kept.popitem(last=False)
+                self._addresses[len(memory)].remove(address)
+                self._bytes -= len(memory)
+        finally:
+            self._lock.release()
+
+
+_results = _ResultMemory()
 
 
 class _Lease:
-    """Memory for an array; the pool gets it back when nothing refers to the array."""
+    """Memory for an array; `_results` gets it back when nothing refers to the array."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self._memory = memory
         self.__array_interface__ = memory.__array_interface__
 
     def __del__(self) -> None:
-        _pool[address_of(self._memory)] = self._memory
-        room = _POOL  # without room for all, the memory that was kept first goes
-        for address, kept in reversed([*_pool.items()]):
-            room -= len(kept)
-            if room < 0:
-                _pool.pop(address, None)
+        _results.keep(self._memory)
 
 
 def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -216,18 +262,7 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return guard.result(shape, dtype)
     if size < LARGE:
         return np.empty(shape, dtype) if size < _PAGE else aligned(shape, dtype)
-    memory = _pooled(size)
+    memory = _results.take(size)
     if memory is None:
         memory = aligned((_rounded(size),), _BYTE)
     return np.asarray(_Lease(memory))[:size].view(dtype).reshape(shape)
-
-
-def _pooled(size: int) -> np.ndarray | None:
-    """Take the pool's smallest memory that is large enough, but at most twice as large as needed."""
-    fitting = [item for item in [*_pool.items()] if size <= len(item[1]) <= 2 * size]
-    for address, _ in sorted(fitting, key=lambda item: len(item[1])):
-        # one step: another thread, or a finalizer in this one, may use the pool too
-        memory = _pool.pop(address, None)
-        if memory is not None:
-            return memory
-    return None
