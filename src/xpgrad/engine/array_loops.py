@@ -148,7 +148,7 @@ def _elementwise_in_order(
         loop = ((), kinds, [array.reshape(-1) for array in given]) if plain else _as_rows(inputs, out)
     if loop is not None:
         sizes, forms, views = loop
-        code = loop_code(formula, forms, replaced, out.dtype.name)
+        code = loop_code(formula, forms, replaced, name_of(out.dtype))
         if replaced is None:
             views.append(out.reshape(-1))
         addresses = [*map(address_of, views)]
@@ -158,7 +158,7 @@ def _elementwise_in_order(
             x if x is None else x.reshape(-1) if plain or kind == "one" else _at_shape(x, shape)
             for x, kind in zip(inputs, kinds, strict=True)
         ]
-        evaluate = _by_loop(formula, kinds, numbers, dtype.name) if compiling else _by_numpy(formula, numbers)
+        evaluate = _by_loop(formula, kinds, numbers, name_of(dtype)) if compiling else _by_numpy(formula, numbers)
         size = _copied(machine, out.size) if compiling else _NUMPY_BLOCK
         _in_blocks(machine, evaluate, blocks, out.reshape(-1) if plain else out, size)
     return out
@@ -395,7 +395,7 @@ def _over_rows_in_order(
     results = _row_results(formula, shape, dtype, out)
     plain = all(map(_is_plain, each)) and (out is None or _is_plain(out))
     if plain and compiling and A * B:
-        code = _row_code(formula, operands, replaced, dtype.name, B > 1)
+        code = _row_code(formula, operands, replaced, name_of(dtype), B > 1)
         arrays = _row_arguments(formula, operands, results, replaced)
         together = _rows_together(n, B, A, machine)
         sizes = (n,) if B == 1 else (n, B, together)
@@ -505,7 +505,7 @@ def _rows_by_loop(
     """The outputs for contiguous rows (rows, n) by the compiled loop, perhaps in the memory of `out`."""
     (rows, n), dtype = next((x.shape, x.dtype) for x in operands if x is not None)
     values = _row_results(formula, (rows, n), dtype, out)
-    run = _row_code(formula, operands, None, dtype.name).run
+    run = _row_code(formula, operands, None, name_of(dtype)).run
     run(0, rows, n, *map(address_of, _row_arguments(formula, operands, values, None)), *numbers)
     return [values[name] for name in formula.outputs]
 
