@@ -15,12 +15,16 @@ FLOAT = np.dtype(np.float32)
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch):
     monkeypatch.setattr(memory, "LARGE", 1_000)
-    monkeypatch.setattr(memory, "_POOL", 10_000)
-    monkeypatch.setattr(memory, "_pool", {})
+    monkeypatch.setattr(memory, "_RESULTS_KEPT", 10_000)
+    monkeypatch.setattr(memory, "_results", memory._ResultMemory())
 
 
 def kept():
-    return [len(one) for one in memory._pool.values()]
+    own = memory._results
+    sizes = [len(one) for one in own._kept.values()]
+    assert own._bytes == sum(sizes)
+    assert sorted(size for size, each in own._addresses.items() for _ in each) == sorted(sizes)
+    return sizes
 
 
 def test_memory_comes_back_with_the_last_view():
@@ -68,14 +72,26 @@ def test_the_smallest_that_has_room_is_taken_and_none_twice_as_large():
     assert held[3].ctypes.data == addresses[0]
 
 
-def test_the_pool_keeps_what_came_last():
+def test_what_came_last_is_kept():
     arrays = [memory.result_array((n,), FLOAT) for n in (1000, 900, 800)]
     while arrays:
         arrays.pop()  # 3200 bytes, then 3600, then 4000
     assert kept() == [4096, 4096]
     large = memory.result_array((3000,), FLOAT)
     del large
-    assert kept() == []  # it is larger than the pool
+    assert kept() == []  # it is larger than all that is kept
+
+
+def test_a_finalizer_within_another_step():
+    """It gets no memory that is kept, and what it frees is not kept: nothing waits for the step."""
+    first, second = (memory.result_array((300,), FLOAT) for _ in range(2))
+    address = first.ctypes.data
+    del first
+    with memory._results._lock:
+        del second
+        assert memory.result_array((300,), FLOAT).ctypes.data != address
+    assert kept() == [1280]
+    assert memory.result_array((300,), FLOAT).ctypes.data == address
 
 
 def test_threads_share_no_memory():
@@ -96,6 +112,7 @@ def test_threads_share_no_memory():
     for thread in threads:
         thread.join()
     assert not wrong
+    kept()
 
 
 def test_training_steps_use_it(monkeypatch):
@@ -104,9 +121,9 @@ def test_training_steps_use_it(monkeypatch):
     import xpgrad_torch
 
     monkeypatch.setattr(xpgrad_torch.engine, "_SMALL_RESULT", 0)  # these are in PyTorch's memory
-    monkeypatch.setattr(memory, "_POOL", 1 << 20)
-    taken, take = [], memory._pooled
-    monkeypatch.setattr(memory, "_pooled", lambda size: taken.append(take(size)) or taken[-1])
+    monkeypatch.setattr(memory, "_RESULTS_KEPT", 1 << 20)
+    taken, take = [], memory._results.take
+    monkeypatch.setattr(memory._results, "take", lambda size: taken.append(take(size)) or taken[-1])
     layers = [lib.LSTM(5, 8) for lib in (xpgrad_torch, torch.nn)]
     layers[0].load_state_dict(layers[1].state_dict())
     outputs = []
