@@ -376,6 +376,24 @@ def test_out_is_every_operand(jit: str, monkeypatch: pytest.MonkeyPatch, rng: An
     np.testing.assert_array_equal(x, expected)
 
 
+@pytest.mark.parametrize("shift", [0, 1, 7, 20_000])
+def test_an_out_of_torch_that_overlaps(shift: int) -> None:
+    """A tensor over the same memory, a part of it, or memory behind it; its loop gets addresses."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: there are no tensors")
+    generator = torch.Generator().manual_seed(shift)
+    memory = torch.randn(40_000, dtype=torch.float64, generator=generator)
+    d, x, out = memory[:20_000], memory[15_000:35_000], memory[shift : 20_000 + shift]
+    expected = xpgrad.silu_grad(d.clone(), x.clone())
+    behind = memory[20_000 + shift :].clone()
+    assert xpgrad.silu_grad(d, x, out=out) is out
+    torch.testing.assert_close(out, expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(memory[20_000 + shift :], behind, rtol=0, atol=0)
+    strided = torch.zeros(20_000, 2, dtype=torch.float64)[:, 0]
+    expected = xpgrad.silu(x.clone())
+    assert xpgrad.silu(x, out=strided) is strided
+    torch.testing.assert_close(strided, expected, rtol=1e-14, atol=0)
+
+
 def test_namespace_without_writing() -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed: its arrays cannot be written to")
     with pytest.raises(TypeError, match=r"relu: out is a \w+ that cannot be written to \("):

@@ -145,6 +145,8 @@ def test_an_engine_asks_its_machine(cpu, features, few, two, monkeypatch):
     try:
         engine, other = NumpyEngine(), StandardEngine(np)
         assert (engine.has_few_registers(), engine.has_two_units()) == (few, two)
+        expected = choice._TWO_UNITS if two else choice._FEW_REGISTERS if few else choice._COMPILED
+        assert choice._compiled_costs(engine) is expected
         assert (other.has_few_registers(), other.has_two_units()) == (False, False)
     finally:
         tiles.tiles.cache_clear()

@@ -59,10 +59,11 @@ class ElementwiseKernel:
             for (name, check), number in zip(self._checks, numbers, strict=True):
                 checked.append(check(self._operator, name, number))
             numbers = checked
-        if out is None:
-            engine = engines.agreed(arrays)
-            if engine is not None:
-                return engine.quick_elementwise(self._formula, arrays, numbers)
+        engine = engines.agreed(arrays if out is None else [*arrays, out])
+        if engine is not None:
+            result = engine.quick_elementwise(self._formula, arrays, numbers, out)
+            if result is not None:
+                return result
         computation = self.check(arrays, out)
         lifted = [None if array is None else computation.lift(array) for array in arrays]
         return computation.deliver(

@@ -158,7 +158,9 @@ def _elementwise_in_order(
             x if x is None else x.reshape(-1) if plain or kind == "one" else _at_shape(x, shape)
             for x, kind in zip(inputs, kinds, strict=True)
         ]
-        evaluate = _by_loop(formula, kinds, numbers, name_of(dtype)) if compiling else _by_numpy(formula, numbers)
+        evaluate = (
+            _by_loop(formula, kinds, numbers, name_of(dtype)) if compiling else _by_numpy(formula, numbers)
+        )
         size = _copied(machine, out.size) if compiling else _NUMPY_BLOCK
         _in_blocks(machine, evaluate, blocks, out.reshape(-1) if plain else out, size)
     return out
@@ -196,7 +198,8 @@ def _form(array: Array, first: int) -> str:
         return "row"
     if all(repeats[:first]):
         return "column"
-    return "placed" if _is_plain(array[(0,) * first]) else "other"
+    is_placed = array.flags.aligned and array[(0,) * first].flags.c_contiguous
+    return "placed" if is_placed else "other"
 
 
 def _rows(array: Array, form: str, first: int) -> Array:
@@ -212,28 +215,41 @@ def _rows(array: Array, form: str, first: int) -> Array:
 
 
 def quick_elementwise(
-    machine: Machine, formula: Formula, arrays: Sequence[Array], numbers: Numbers
+    machine: Machine, formula: Formula, arrays: Sequence[Array], numbers: Numbers, out: Array | None = None
 ) -> Array | None:
-    """The result for plain arrays of one shape and dtype; else None, also for large ones without llvmlite."""
-    out = _new_if_plain(arrays)
-    if out is None:
+    """The result for plain arrays of one shape and dtype, in `out` if given.
+
+    None for others, for an `out` that needs copies, and for large arrays without llvmlite.
+    """
+    result = _new_if_plain(arrays) if out is None else out
+    if result is None:
         return None
     if not jit_enabled():
-        if out.size > _NUMPY_BLOCK:
+        if out is not None or result.size > _NUMPY_BLOCK:
             return None
-        _by_numpy(formula, numbers)(arrays, out, _Copies())
-        return out
-    addresses = [*map(address_of, arrays), address_of(out)]
-    over_elements(machine, formula, addresses, out.size, name_of(out.dtype), numbers)
-    return out
+        _by_numpy(formula, numbers)(arrays, result, _Copies())
+        return result
+    if out is not None and not (out.flags.writeable and all(map(_is_plain, (*arrays, out)))):
+        return None
+    addresses, dtype = [*map(address_of, arrays), address_of(result)], name_of(result.dtype)
+    return result if over_elements(machine, formula, addresses, result.size, dtype, numbers) else None
 
 
 def over_elements(
     machine: Machine, formula: Formula, addresses: Sequence[int], size: int, dtype: str, numbers: Numbers
-) -> None:
-    """Evaluate a formula on contiguous arrays at these addresses, of which the result's is the last."""
-    code = loop_code(formula, ("each",) * (len(addresses) - 1), None, dtype)
-    machine.deal_compiled(size, size, code, (), addresses, numbers)
+) -> bool:
+    """Evaluate a formula on contiguous arrays at these addresses, of which the result's is the last.
+
+    The result may be one of the arrays. It returns False, and does nothing, if the result meets them in any
+    other way.
+    """
+    arrays, result = addresses[:-1], addresses[-1]
+    met = [place for place, one in enumerate(arrays) if abs(one - result) < size * np.dtype(dtype).itemsize]
+    if met and (len(met) > 1 or arrays[met[0]] != result):
+        return False
+    code = loop_code(formula, ("each",) * len(arrays), met[0] if met else None, dtype)
+    machine.deal_compiled(size, size, code, (), arrays if met else addresses, numbers)
+    return True
 
 
 def _new_if_plain(arrays: Sequence[Array]) -> Array | None:

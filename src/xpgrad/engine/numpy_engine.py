@@ -201,10 +201,14 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             return None
         return np.ascontiguousarray(array, dtype=np.int64)
 
-    def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
+    def quick_elementwise(
+        self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float], out: Any = None
+    ) -> Any:
         """See `Adapter`."""
-        result = array_loops.quick_elementwise(self, formula, arrays, numbers)
-        return self.elementwise(formula, arrays, numbers) if result is None else result
+        result = array_loops.quick_elementwise(self, formula, arrays, numbers, out)
+        if result is None and out is None:
+            return self.elementwise(formula, arrays, numbers)
+        return result
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
         """See `Adapter`."""

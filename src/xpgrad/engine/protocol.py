@@ -239,8 +239,15 @@ class Adapter(Engine, Protocol):
 
     # --- quick ways, for arrays of `array_types`
 
-    def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
-        """The result of a formula for the caller's arrays; they agree (see `Engine.agrees`)."""
+    def quick_elementwise(
+        self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float], out: Any = None
+    ) -> Any:
+        """The result of a formula for the caller's arrays; they and `out` agree (see `Engine.agrees`).
+
+        None if there is an `out` and no quick way.
+        """
+        if out is not None:
+            return None
         return self.lower(self.elementwise(formula, [self.lift(array) for array in arrays], numbers))
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
