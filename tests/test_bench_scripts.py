@@ -397,3 +397,31 @@ def test_the_table_of_recurrences(script, monkeypatch):
     lines = list(recurrences.table(1))
     assert len(lines) == 2 + 3
     assert "with resets" in lines[2]
+
+
+# ---------------------------------------------------------------------------- the choice of convolutions
+
+
+def test_the_rule_beside_the_best_methods(script, monkeypatch):
+    """Each sum of a case is measured by all methods that compute it, and the largest loss comes first."""
+    pytest.importorskip("torch", reason="torch is not installed: the script takes its tensors")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: the methods are not compiled")
+    choice = script("conv_choice")
+    monkeypatch.setattr(choice, "OPERATIONS", (1e5, 1e6))
+    monkeypatch.setattr(choice, "SIZES", {1: (9, 30), 2: (5, 9), 3: (3, 5)})
+    rng = choice.np.random.default_rng(0)
+    [*found] = choice.choices(choice.random_case(rng), rounds=1)
+    assert {one.sums for one in found} <= {*choice.SUMS}
+    assert all(one.taken >= one.least > 0 for one in found)
+    case = choice.Case((1, 4, 9), (4, 4, 3), 1, 1, (1, 1))
+    lines = [
+        *choice.report(
+            [
+                choice.Choice(case, "forward", "taps", "taps", 1.0, 1.0),
+                choice.Choice(case, "input_gradient", "taps", "patches", 3.0, 1.0),
+            ]
+        )
+    ]
+    assert lines[0] == "2 sums: the chosen methods take 2.000 of the best ones' time,"
+    assert lines[1] == "in the geometric mean 1.732; 50.0% of them more than 1.2"
+    assert lines[4].endswith("| input_gradient | taps | patches | 3000.00 | 1000.00 |")
