@@ -1,7 +1,11 @@
-"""Which rows of images meet which rows of a grid: tables of integers for compiled loops."""
+"""Which rows of images meet which rows of a grid: tables of integers for compiled loops.
+
+They do not depend on the number of images, so batches of all sizes share them.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from math import prod
 from operator import add, mul
@@ -10,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xpgrad.engine.images.shifts import Embedding, Shifts
+
+_KEPT = 256  # tables that are kept, of each kind
 
 
 class SumTables(NamedTuple):
@@ -42,6 +48,7 @@ class SumTables(NamedTuple):
     complete: bool
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) -> SumTables:
     """The tables for images of a size; `weights` are the places of each part's weights."""
     wanted, table, steps = [], [], _steps(shifts.size)
@@ -65,6 +72,7 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
     )
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def rows_in_grid(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
     """The rows of images in a grid (see `native_shifts`), by layer and in memory order."""
     by = _steps(size)
