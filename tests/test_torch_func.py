@@ -465,3 +465,37 @@ def test_training_by_torch_func():
     each = vmap(grad(loss), in_dims=(None, 0))(parameters, X.unsqueeze(1))
     for name in parameters:
         torch.testing.assert_close(each[name].mean(0), mean[name])
+
+
+# --- kernels on constants, within a transformation of something else
+
+CONSTANT = torch.linspace(-2, 2, 20, dtype=torch.float64).reshape(4, 5)
+KERNELS_ON_CONSTANTS = {
+    "gelu": lambda: xpgrad.gelu(CONSTANT),
+    "gelu, strided": lambda: xpgrad.gelu(CONSTANT.mT),
+    "gelu, out": lambda: xpgrad.gelu(CONSTANT, out=torch.empty_like(CONSTANT)),
+    "softmax": lambda: xpgrad.softmax(CONSTANT),
+    "softmax, axis 0": lambda: xpgrad.softmax(CONSTANT, axis=0),
+    "prelu": lambda: xpgrad.prelu(CONSTANT, CONSTANT[0]),
+    "conv": lambda: xpgrad.conv(CONSTANT[None, None], CONSTANT[None, None, :2, :3]),
+    "rnn": lambda: xpgrad.rnn(CONSTANT[None], CONSTANT[None, :3], CONSTANT[None, :3, :3])[0],
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS_ON_CONSTANTS.values(), ids=KERNELS_ON_CONSTANTS)
+def test_kernels_on_constants_within_a_transformation(kernel):
+    """A transformation wraps new tensors, which have no memory then: such a call raised a RuntimeError."""
+    expected, x = kernel().square().sum(), torch.ones((), dtype=torch.float64)
+
+    def scaled(x):
+        return x * kernel().square().sum()
+
+    found = [
+        grad(scaled)(x),
+        jvp(scaled, (x,), (x,))[1],
+        jacrev(scaled)(x),
+        grad(grad(lambda x: scaled(x) * x))(x) / 2,
+    ]
+    found += [*vmap(grad(scaled))(x.expand(2)), *vmap(scaled)(x.expand(2))]
+    for one in found:
+        torch.testing.assert_close(one, expected)

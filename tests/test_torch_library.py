@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -143,6 +143,28 @@ def test_fake_tensors_agree_without_optional_operands(operator, absent):
     arrays, attributes = gradient_inputs(operator, absent)
     options = {**attributes, "wrt": [name for name in operator.differentiable if name not in absent]}
     torch.library.opcheck(operator.kernel.gradient_operator, tuple(arrays), options, test_utils=tests)
+
+
+@pytest.mark.parametrize("kernel", ["gelu", "gelu, out", "softmax", "conv"])
+def test_a_kernel_on_real_tensors_while_new_ones_are_fake(kernel):
+    """Its result is fake: it was written to memory that a fake tensor does not have, and the process died."""
+    x = torch.randn(1, 2, 5, 5)
+    run = {
+        "gelu": lambda: xpgrad.gelu(x),
+        "gelu, out": lambda: xpgrad.gelu(x, out=torch.empty_like(x)),
+        "softmax": lambda: xpgrad.softmax(x),
+        "conv": lambda: xpgrad.conv(x, x),
+    }[kernel]
+    real = run()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = run()
+    assert type(fake) is FakeTensor
+    assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
+    with (
+        FakeTensorMode(),
+        pytest.raises(AssertionError, match="Please convert all Tensors to FakeTensors first"),
+    ):
+        run()
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])

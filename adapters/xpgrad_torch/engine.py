@@ -18,7 +18,13 @@ from xpgrad.engine.process.memory import name_of, result_array
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
-from xpgrad_torch._private import LIBRARY, PLAIN_KINDS, is_wrapped
+from xpgrad_torch._private import (
+    LIBRARY,
+    PLAIN_KINDS,
+    are_transforms_active,
+    count_dispatch_modes,
+    is_wrapped,
+)
 
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is faster: torch's calls of BLAS take longer.
@@ -53,6 +59,8 @@ class TorchEngine(NumpyEngine):
         """Tell whether the arrays are plain CPU tensors that no transformation of torch watches."""
         if not array_api_compat.is_torch_namespace(xp):
             return False
+        if _are_results_wrapped():
+            return False
         grad = torch.is_grad_enabled()
         if all(is_plain(array) and not (grad and array.requires_grad) for array in arrays):
             return True
@@ -63,7 +71,7 @@ class TorchEngine(NumpyEngine):
     def agrees(self, arrays: Sequence[Any]) -> bool:
         """See StandardEngine.agrees."""
         dtype, shape = arrays[0].dtype, arrays[0].shape
-        if dtype not in _COMPUTED:
+        if dtype not in _COMPUTED or _are_results_wrapped():
             return False
         for array in arrays:
             if not is_plain(array) or array.dtype is not dtype or array.shape != shape or array.requires_grad:
@@ -72,7 +80,7 @@ class TorchEngine(NumpyEngine):
 
     def look(self, arrays: Collection[torch.Tensor]) -> Look | None:
         """See `Adapter`."""
-        seen = look_at(list(arrays))
+        seen = None if _are_results_wrapped() else look_at(list(arrays))
         if seen is None or (torch.is_grad_enabled() and any(array.requires_grad for array in arrays)):
             return None
         forms, each, addresses = seen
@@ -193,6 +201,12 @@ def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
 
 def _addresses(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> list[int]:
     return [*map(torch.Tensor.data_ptr, tensors), out.data_ptr()]
+
+
+def _are_results_wrapped() -> bool:
+    """Tell whether new tensors have no memory, as under `torch.func.grad` and fake tensors."""
+    followed = are_transforms_active() or count_dispatch_modes()
+    return bool(followed) and not is_plain(torch.empty(1, device="cpu"))
 
 
 def is_plain(tensor: Any) -> bool:

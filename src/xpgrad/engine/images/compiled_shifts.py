@@ -338,7 +338,7 @@ def patch_work(
 @functools.lru_cache(maxsize=256)
 def _rows_of_patches(places: tuple[Embedding, ...], size: tuple[int, ...], columns: int) -> np.ndarray:
     """The rows of an image in the rows of patches; each place begins `columns` after the previous place."""
-    rows = rows_in_grid(places, size)
+    rows = rows_in_grid(places, size).copy()
     rows[:, 1] += rows[:, 4] * columns
     return rows
 

@@ -62,9 +62,9 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
     every, taps = np.concatenate(wanted), [tap for part in shifts.parts for tap in part.taps]
     return SumTables(
         rows=rows_in_grid(shifts.places, size),
-        wanted=every,
-        parts=np.asarray(table, dtype=np.int64),
-        taps=np.asarray(taps, dtype=np.int64),
+        wanted=_shared(every),
+        parts=_shared(np.asarray(table, dtype=np.int64)),
+        taps=_shared(np.asarray(taps, dtype=np.int64)),
         begin=int(every[:, 1].min()) if len(every) else 0,
         end=int((every[:, 1] + every[:, 2]).max()) if len(every) else 0,
         reach=max(shift for _, shift in taps),
@@ -76,7 +76,13 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
 def rows_in_grid(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
     """The rows of images in a grid (see `native_shifts`), by layer and in memory order."""
     by = _steps(size)
-    return np.concatenate([_rows(place, size, by, layer) for layer, place in enumerate(places)])
+    return _shared(np.concatenate([_rows(place, size, by, layer) for layer, place in enumerate(places)]))
+
+
+def _shared(table: np.ndarray) -> np.ndarray:
+    """The table, to be read only."""
+    table.flags.writeable = False
+    return table
 
 
 def _steps(size: Sequence[int]) -> tuple[int, ...]:
