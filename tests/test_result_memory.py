@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+import xpgrad
 from xpgrad.engine.process import memory
 
 FLOAT = np.dtype(np.float32)
@@ -140,3 +141,28 @@ def test_training_steps_use_it(monkeypatch):
     for ours, theirs in outputs:
         torch.testing.assert_close(ours, theirs)
     assert any(one is not None for one in taken)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("function", [xpgrad.relu, xpgrad.softmax], ids=["relu", "softmax"])
+def test_very_large_results_of_activations_use_it(function, library, monkeypatch):
+    """The C library would map their memory anew for each call."""
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: blocks of NumPy's results are small")
+    x = np.linspace(-1, 1, 400, dtype="float32").reshape(4, 100)
+    monkeypatch.setattr(memory, "MAPPED", 1_600)
+    if library == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed: there are no tensors")
+        import xpgrad_torch
+
+        monkeypatch.setattr(xpgrad_torch.engine, "MAPPED", 1_600)
+        x = torch.from_numpy(x)
+    expected, first = np.asarray(function(x)).copy(), function(x)
+    assert function(x[:3]).shape == (3, 100)  # smaller: its memory is the C library's
+    held = function(x)
+    assert kept() == []
+    del first
+    assert kept() == [1792]
+    again = function(x)
+    assert kept() == []
+    for one in (held, again):
+        np.testing.assert_array_equal(np.asarray(one), expected)

@@ -14,7 +14,7 @@ import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula, array_loops
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.memory import name_of, result_array
+from xpgrad.engine.process.memory import MAPPED, name_of, result_array
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
@@ -29,7 +29,10 @@ from xpgrad_torch._private import (
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is faster: torch's calls of BLAS take longer.
 _SMALL_PRODUCT = 1 << 16
-_COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+_COMPUTED: dict[torch.dtype, np.dtype] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
 _TENSORS: dict[Any, Any] = dict(zip(_COMPUTED.values(), (torch.FloatTensor, torch.DoubleTensor), strict=True))
 _SMALL_RESULT = 1 << 17  # bytes: the C library may map memory from here on
 
@@ -100,7 +103,7 @@ class TorchEngine(NumpyEngine):
     ) -> Any:
         """See `Adapter`."""
         if _are_plain(arrays) and (out is None or out.is_contiguous()):
-            result = torch.empty_like(arrays[0]) if out is None else out
+            result = _new_like(arrays[0]) if out is None else out
             addresses, dtype = _addresses(arrays, result), name_of(_COMPUTED[result.dtype])
             if array_loops.over_elements(self, formula, addresses, result.numel(), dtype, numbers):
                 return result
@@ -113,7 +116,7 @@ class TorchEngine(NumpyEngine):
         if not _are_plain(arrays) or not arrays[0].numel() or not arrays[0].ndim:
             result = super().quick_rows(formula, [array.numpy() for array in arrays])
             return None if result is None else self.lower(result)
-        out = torch.empty_like(arrays[0])
+        out = _new_like(arrays[0])
         addresses, dtype = _addresses(arrays, out), name_of(_COMPUTED[out.dtype])
         array_loops.over_last_axis(self, formula, addresses, out.shape, dtype)
         return out
@@ -197,6 +200,13 @@ def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
         if not tensor.is_contiguous():
             return False
     return jit_enabled() and not guard.on
+
+
+def _new_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A new tensor like a contiguous one, in the memory of earlier results if it is very large."""
+    if tensor.numel() * tensor.element_size() < MAPPED:
+        return torch.empty_like(tensor)
+    return torch.from_numpy(result_array(tuple(tensor.shape), _COMPUTED[tensor.dtype]))
 
 
 def _addresses(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> list[int]:

@@ -105,6 +105,13 @@ GROUPS = (
         ),
     ),
     Group(
+        "elementwise", "Activations of large layers, torch.nn", "torch",
+        (
+            Elementwise("gelu", (8, 512, 4096)), Elementwise("silu", (8, 512, 4096)),
+            Elementwise("relu", (8, 64, 224, 224)), Elementwise("softmax", (8, 12, 512, 512)),
+        ),
+    ),
+    Group(
         "ort", "LSTM and GRU, the backward alone, ONNX Runtime's LSTMGrad and GRUGrad", "ort",
         tuple(w for w in _batches("lstm") + _batches("gru") if w.shape[1] >= 32), what="backward",
         ours=("xpgrad-numpy",), aim=8.0,

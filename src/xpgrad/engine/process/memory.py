@@ -175,11 +175,6 @@ class WorkMemory:
         keep_arena(self._arena)
 
 
-def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A new array; not cleared."""
-    return guard.result(shape, dtype) if guard.on else np.empty(shape, dtype)
-
-
 LARGE = 1 << 17
 """The least bytes of a result whose memory is used again.
 
@@ -266,3 +261,14 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if memory is None:
         memory = aligned((_rounded(size),), _BYTE)
     return np.asarray(_Lease(memory))[:size].view(dtype).reshape(shape)
+
+
+MAPPED = 1 << 25
+"""The least bytes for which the C library always maps memory: glibc's largest threshold."""
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new array; not cleared. Where its memory would be mapped, and cleared, it is an earlier result's."""
+    if guard.on or prod(shape) * dtype.itemsize >= MAPPED:
+        return result_array(shape, dtype)
+    return np.empty(shape, dtype)
