@@ -11,13 +11,14 @@ import argparse
 import math
 import statistics
 import time
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 import xpgrad
-from xpgrad._conv.choice import SUMS, preferred
+from xpgrad._conv import choice
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.cli.console import Progress
 from xpgrad.engine import of_type
@@ -73,8 +74,8 @@ def random_case(rng):
             return Case(X, W, stride, dilation, pads)
 
 
-def calls_of(case):
-    """The calls of each method that computes the case, by sum and method."""
+def calls_of(case, methods):
+    """A call of each method, by sum and method."""
     x, w = torch.randn(case.X), torch.randn(case.W)
     dy = torch.randn_like(xpgrad.conv(x, w, **case.attributes))
 
@@ -84,24 +85,17 @@ def calls_of(case):
     def gradient(name):
         return lambda method: xpgrad.conv_grad(dy, x, w, method=method, wrt=(name,), **case.attributes)
 
-    calls = dict(zip(SUMS, (forward, gradient("X"), gradient("W")), strict=True))
-    found = {sums: {} for sums in SUMS}
-    for method in METHODS:
-        for sums, call in calls.items():
-            try:
-                call(method)
-            except ValueError:  # the method cannot compute this
-                continue
-            found[sums][method] = lambda call=call, method=method: call(method)
-    return found
+    calls = dict(zip(choice.SUMS, (forward, gradient("X"), gradient("W")), strict=True))
+    return {sums: {name: partial(call, name) for name in methods} for sums, call in calls.items()}
 
 
 def choices(case, rounds):
     """The rule's choice for each sum, beside the best method."""
     geometry = conv_geometry("choice", case.X, case.W, group=1, auto_pad="NOTSET", **case.attributes)
     engine = of_type(torch.empty(1))
-    for sums, calls in calls_of(case).items():
-        chosen = preferred(engine, geometry, sums)
+    possible = [name for name in METHODS if choice.METHODS[name].why_not(geometry, False) is None]
+    for sums, calls in calls_of(case, possible).items():
+        chosen = choice.preferred(engine, geometry, sums)
         if chosen not in calls:  # Fourier's method
             continue
         times = {name: statistics.median(each) for name, each in in_turns(calls, least=rounds).items()}
@@ -130,9 +124,10 @@ def report(found):
 def cases_for(seconds, rng):
     """Random cases for so many seconds, at least one."""
     end = time.perf_counter() + seconds
-    yield random_case(rng)
-    while time.perf_counter() < end:
+    while True:
         yield random_case(rng)
+        if time.perf_counter() >= end:
+            return
 
 
 def main():

@@ -121,7 +121,7 @@ def test_training_steps_use_it(monkeypatch):
     pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
     import xpgrad_torch
 
-    monkeypatch.setattr(xpgrad_torch.engine, "_SMALL_RESULT", 0)  # these are in PyTorch's memory
+    monkeypatch.setattr(xpgrad_torch.engine, "LARGE", 0)  # these are in PyTorch's memory
     monkeypatch.setattr(memory, "_RESULTS_KEPT", 1 << 20)
     taken, take = [], memory._results.take
     monkeypatch.setattr(memory._results, "take", lambda size: taken.append(take(size)) or taken[-1])

@@ -14,7 +14,7 @@ import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula, array_loops
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.memory import MAPPED, name_of, result_array
+from xpgrad.engine.process.memory import LARGE, MAPPED, result_array
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
@@ -34,7 +34,6 @@ _COMPUTED: dict[torch.dtype, np.dtype] = {
     torch.float64: np.dtype(np.float64),
 }
 _TENSORS: dict[Any, Any] = dict(zip(_COMPUTED.values(), (torch.FloatTensor, torch.DoubleTensor), strict=True))
-_SMALL_RESULT = 1 << 17  # bytes: the C library may map memory from here on
 
 
 def _transform(name: str) -> Callable[..., np.ndarray]:
@@ -102,9 +101,9 @@ class TorchEngine(NumpyEngine):
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float], out: Any = None
     ) -> Any:
         """See `Adapter`."""
-        if _are_plain(arrays) and (out is None or out.is_contiguous()):
+        if _loops_take(arrays) and (out is None or out.is_contiguous()):
             result = _new_like(arrays[0]) if out is None else out
-            addresses, dtype = _addresses(arrays, result), name_of(_COMPUTED[result.dtype])
+            addresses, dtype = _addresses(arrays, result), _COMPUTED[result.dtype]
             if array_loops.over_elements(self, formula, addresses, result.numel(), dtype, numbers):
                 return result
         if out is not None:
@@ -113,12 +112,12 @@ class TorchEngine(NumpyEngine):
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """See `Adapter`."""
-        if not _are_plain(arrays) or not arrays[0].numel() or not arrays[0].ndim:
+        if not _loops_take(arrays) or not arrays[0].numel() or not arrays[0].ndim:
             result = super().quick_rows(formula, [array.numpy() for array in arrays])
             return None if result is None else self.lower(result)
         out = _new_like(arrays[0])
-        addresses, dtype = _addresses(arrays, out), name_of(_COMPUTED[out.dtype])
-        array_loops.over_last_axis(self, formula, addresses, out.shape, dtype)
+        addresses = _addresses(arrays, out)
+        array_loops.over_last_axis(self, formula, addresses, out.shape, _COMPUTED[out.dtype])
         return out
 
     def lift(self, array: torch.Tensor) -> np.ndarray:
@@ -183,14 +182,14 @@ def new_result(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, i
     For small ones PyTorch's own memory takes less time, also to free it, and `torch.FloatTensor` half as long
     as `torch.empty`. A step of a small convolution or cell takes 0.92 to 0.96 of the time.
     """
-    if guard.on or prod(shape) * dtype.itemsize > _SMALL_RESULT:
+    if guard.on or prod(shape) * dtype.itemsize >= LARGE:
         tensor = torch.from_numpy(result_array(shape, dtype))
     else:
         tensor = _TENSORS[dtype](*shape)
     return tensor, tensor.data_ptr()
 
 
-def _are_plain(tensors: Sequence[torch.Tensor]) -> bool:
+def _loops_take(tensors: Sequence[torch.Tensor]) -> bool:
     """Tell whether compiled loops take tensors by their addresses.
 
     Without a view in NumPy for each of them a kernel on large tensors, which leave nothing else in the

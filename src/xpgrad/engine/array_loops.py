@@ -209,8 +209,11 @@ def _rows(array: Array, form: str, first: int) -> Array:
         for size, stride in zip(array.shape[:first], array.strides, strict=False):
             places = places[..., None] + np.arange(size, dtype=np.int64) * stride
         return places.reshape(-1)
-    corners: dict[str, Any] = {"row": (..., *[0] * (array.ndim - first)), "column": (0,) * first, "each": ...}
-    corner = corners[form]
+    corner: Any = ...
+    if form == "row":
+        corner = (..., *[0] * (array.ndim - first))
+    elif form == "column":
+        corner = (0,) * first
     return np.ascontiguousarray(array[corner]).reshape(-1)
 
 
@@ -231,12 +234,12 @@ def quick_elementwise(
         return result
     if out is not None and not (out.flags.writeable and all(map(_is_plain, (*arrays, out)))):
         return None
-    addresses, dtype = [*map(address_of, arrays), address_of(result)], name_of(result.dtype)
-    return result if over_elements(machine, formula, addresses, result.size, dtype, numbers) else None
+    addresses = [*map(address_of, arrays), address_of(result)]
+    return result if over_elements(machine, formula, addresses, result.size, result.dtype, numbers) else None
 
 
 def over_elements(
-    machine: Machine, formula: Formula, addresses: Sequence[int], size: int, dtype: str, numbers: Numbers
+    machine: Machine, formula: Formula, addresses: Sequence[int], size: int, dtype: np.dtype, numbers: Numbers
 ) -> bool:
     """Evaluate a formula on contiguous arrays at these addresses, of which the result's is the last.
 
@@ -244,10 +247,10 @@ def over_elements(
     other way.
     """
     arrays, result = addresses[:-1], addresses[-1]
-    met = [place for place, one in enumerate(arrays) if abs(one - result) < size * np.dtype(dtype).itemsize]
+    met = [place for place, one in enumerate(arrays) if abs(one - result) < size * dtype.itemsize]
     if met and (len(met) > 1 or arrays[met[0]] != result):
         return False
-    code = loop_code(formula, ("each",) * len(arrays), met[0] if met else None, dtype)
+    code = loop_code(formula, ("each",) * len(arrays), met[0] if met else None, name_of(dtype))
     machine.deal_compiled(size, size, code, (), arrays if met else addresses, numbers)
     return True
 
@@ -433,15 +436,15 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
     if out is None:
         return None
     addresses = [*map(address_of, arrays), address_of(out)]
-    over_last_axis(machine, formula, addresses, out.shape, name_of(out.dtype))
+    over_last_axis(machine, formula, addresses, out.shape, out.dtype)
     return out
 
 
 def over_last_axis(
-    machine: Machine, formula: RowFormula, addresses: Sequence[int], shape: Sequence[int], dtype: str
+    machine: Machine, formula: RowFormula, addresses: Sequence[int], shape: Sequence[int], dtype: np.dtype
 ) -> None:
     """Evaluate a row formula on contiguous arrays at these addresses, of which the result's is the last."""
-    code = loop_code(formula, ("each",) * (len(addresses) - 1), None, dtype)
+    code = loop_code(formula, ("each",) * (len(addresses) - 1), None, name_of(dtype))
     size, width = prod(shape), shape[-1]
     machine.deal_compiled(size // width, size, code, (width,), addresses, ())
 

@@ -77,6 +77,7 @@ _TWO_UNITS = ("skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "
 _FEATURES_OF_TWO_UNITS = ("amx-tile", "avx512fp16")
 
 
+@functools.cache
 def has_two_units() -> bool:
     """Whether this machine multiplies two vectors of 64 bytes in a cycle; most machines multiply half."""
     known = features()

@@ -264,7 +264,11 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 MAPPED = 1 << 25
-"""The least bytes for which the C library always maps memory: glibc's largest threshold."""
+"""The least bytes for which the C library always maps memory: glibc's largest threshold.
+
+For smaller activations, whose kernels are short, new memory takes less time than an earlier result's: 7 to 40
+microseconds less for 256 kB to 16 MB.
+"""
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
