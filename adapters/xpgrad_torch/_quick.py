@@ -21,9 +21,11 @@ _NONE: Mapping[str, Tensor | None] = {}
 class _FirstOperand(torch.autograd.Function):
     """A kernel with the gradient of its first operand as the backward.
 
-    It has no `setup_context`, which would take longer than a kernel on a thousand elements. With `inplace` it
-    overwrites X, and `before` is a copy of X if the gradient needs it, in the graph for second derivatives.
-    The cotangent of X goes to X, where autograd expects it if X is a view.
+    `call` is the kernel, its other operands by name, its attributes, and whether it overwrites X: `inplace`.
+    Then `before` is a copy of X if the gradient needs it, in the graph for second derivatives, and the
+    cotangent of X goes to X, where autograd expects it if X is a view. There is no `setup_context`, and one
+    argument for most of the call: autograd's work with these would take longer than a kernel on a thousand
+    elements.
     """
 
     @staticmethod
@@ -31,11 +33,9 @@ class _FirstOperand(torch.autograd.Function):
         ctx: Any,
         X: Tensor,
         before: Tensor | None,
-        kernel: TorchKernel,
-        others: Mapping[str, Tensor | None],
-        attributes: Mapping[str, Any],
-        inplace: bool,
+        call: tuple[TorchKernel, Mapping[str, Tensor | None], Mapping[str, Any], bool],
     ) -> Tensor:
+        kernel, others, attributes, inplace = call
         function = getattr(xpgrad, kernel.name)
         if inplace:
             Y = function(X, **others, **attributes, out=X)
@@ -61,7 +61,7 @@ class _FirstOperand(torch.autograd.Function):
                 saved = [None if x is None else x.detach() for x in saved]
             others = dict(zip(kernel.taken[1:], saved[1:], strict=True)) if len(saved) > 1 else {}
             dX = getattr(xpgrad, kernel.gradient_name)(dY, saved[0], **others, **ctx.attributes)
-        return dX, None, None, None, None, None
+        return dX, None, None
 
 
 def run(
@@ -104,7 +104,7 @@ def _run(
         if inplace:
             return _run_in_place(kernel, X, attributes, graph)
         if graph:
-            return _FirstOperand.apply(X, None, kernel, others, attributes, False)
+            return _FirstOperand.apply(X, None, (kernel, others, attributes, False))
         return getattr(xpgrad, kernel.name)(X, **others, **attributes)
     except Exception:
         check_dense(kernel.name, "input", X)
@@ -127,4 +127,4 @@ def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any],
     if base_of(X).is_leaf:
         # PyTorch raises this error too, but only after the kernel has overwritten the values.
         raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
-    return _FirstOperand.apply(X, None if kernel.saved else X.clone(), kernel, {}, attributes, True)
+    return _FirstOperand.apply(X, None if kernel.saved else X.clone(), (kernel, {}, attributes, True))

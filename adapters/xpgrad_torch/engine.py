@@ -76,7 +76,9 @@ class TorchEngine(NumpyEngine):
         if dtype not in _COMPUTED or _are_results_wrapped():
             return False
         for array in arrays:
-            if not is_plain(array) or array.dtype is not dtype or array.shape != shape or array.requires_grad:
+            if not is_plain(array) or array.dtype is not dtype or array.shape != shape:
+                return False
+            if array.requires_grad and torch.is_grad_enabled():
                 return False
         return True
 
@@ -110,14 +112,16 @@ class TorchEngine(NumpyEngine):
             return None
         return torch.from_numpy(super().quick_elementwise(formula, [x.numpy() for x in arrays], numbers))
 
-    def quick_rows(self, formula: RowFormula, arrays: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    def quick_rows(
+        self, formula: RowFormula, arrays: Sequence[torch.Tensor], axis: int
+    ) -> torch.Tensor | None:
         """See `Adapter`."""
-        if not _loops_take(arrays) or not arrays[0].numel() or not arrays[0].ndim:
-            result = super().quick_rows(formula, [array.numpy() for array in arrays])
+        if not _loops_take(arrays) or not arrays[0].numel():
+            result = super().quick_rows(formula, [array.numpy() for array in arrays], axis)
             return None if result is None else self.lower(result)
         out = _new_like(arrays[0])
         addresses = _addresses(arrays, out)
-        array_loops.over_last_axis(self, formula, addresses, out.shape, _COMPUTED[out.dtype])
+        array_loops.along_axis(self, formula, addresses, out.shape, axis, _COMPUTED[out.dtype])
         return out
 
     def lift(self, array: torch.Tensor) -> np.ndarray:
@@ -220,24 +224,19 @@ def _are_results_wrapped() -> bool:
 
 def is_plain(tensor: Any) -> bool:
     """Tell whether the tensor is on the CPU and its memory can be read."""
-    return _on_cpu(tensor) and not tensor.is_neg() and not _lacks_memory(tensor)
-
-
-def _on_cpu(tensor: Any) -> bool:
-    """Tell whether the tensor is on the CPU, strided, and wrapped by nothing."""
-    plain = type(tensor) in PLAIN_KINDS and tensor.is_cpu and tensor.layout is torch.strided
-    return plain and not is_wrapped(tensor)
-
-
-def _lacks_memory(tensor: torch.Tensor) -> bool:
-    """Tell whether a CPU tensor has elements but no memory, as a zero or functional tensor."""
-    return tensor.data_ptr() == 0 and tensor.numel() > 0
+    # one function: with empty caches each call of a function in Python takes a microsecond
+    if type(tensor) not in PLAIN_KINDS or not tensor.is_cpu or tensor.layout is not torch.strided:
+        return False
+    return not (is_wrapped(tensor) or tensor.is_neg()) and (tensor.data_ptr() != 0 or not tensor.numel())
 
 
 def _check_memory(tensor: Any) -> None:
     """Raise RuntimeError for a tensor whose storage was freed: PyTorch's operators would read there."""
+    if type(tensor) not in PLAIN_KINDS or not tensor.is_cpu or tensor.layout is not torch.strided:
+        return
     # the storage of a zero tensor or of a functional tensor has a size
-    if _on_cpu(tensor) and _lacks_memory(tensor) and not tensor.untyped_storage().size():
+    lacks_memory = not is_wrapped(tensor) and tensor.data_ptr() == 0 and tensor.numel() > 0
+    if lacks_memory and not tensor.untyped_storage().size():
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} has a storage of 0 bytes, expected "
             f"{tensor.numel() * tensor.element_size()}"

@@ -168,14 +168,11 @@ class _CrossEntropy:
     ) -> None:  # fmt: skip
         self.operator, self.reduction = operator, reduction
         check_given(operator, {"X": X, "labels": labels} | ({"dY": dY} if operator.endswith("_grad") else {}))
-        floats = {"X": X, "weights": weights, "dY": dY, "out": out}
-        xp = check_arrays(operator, floats)
         check_array(operator, "labels", labels)
         by_number = not array_namespace(labels).isdtype(labels.dtype, "real floating")
-        if by_number:
-            check_arrays(operator, {"X": X}, {"labels": labels})
-        else:
-            check_arrays(operator, {"X": X, "labels": labels})
+        floats = {"X": X, "weights": weights, "dY": dY, "out": out}
+        numbers, probabilities = ({"labels": labels}, {}) if by_number else ({}, {"labels": labels})
+        xp = check_arrays(operator, floats | probabilities, numbers)
         check_choice(operator, "reduction", reduction, _REDUCTIONS)
         smoothing = check_number(operator, "label_smoothing", label_smoothing)
         if not 0 <= smoothing <= 1:
@@ -188,7 +185,7 @@ class _CrossEntropy:
         self.shape, self.sample_shape = shape, shape[:1] + shape[2:] if len(shape) > 1 else ()
         batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
         rest = math.prod(shape[2:])
-        self.rows, self.classes = (batch, classes, rest), classes
+        self.rows = batch, classes, rest
         check_shape(operator, "weights", weights, "C", (classes,))
         words, fitting = (
             ("X's without the classes", self.sample_shape) if by_number else ("the shape of X", shape)
@@ -220,36 +217,37 @@ class _CrossEntropy:
         xp, computation = self.xp, self.computation
         N, C, rest = self.rows
         label = computation.reshape(computation.engine.lift(labels), (N, 1, rest))
-        self.counts = None
+        wrong, self.counts = self._wrong_classes(label), None
         if ignore_index is not None:
             ignored = check_integer(self.operator, "ignore_index", ignore_index)
-            self.counts = label != ignored
-            label = xp.where(self.counts, label, xp.zeros_like(label))
-        if N * rest:
-            self._check_classes(label)
+            if wrong != [] or 0 <= ignored < C:  # otherwise all labels count, and masks would change nothing
+                self.counts = label != ignored
+                label = xp.where(self.counts, label, xp.zeros_like(label))
+                wrong = self._wrong_classes(label)
+        if wrong:
+            raise ValueError(f"{self.operator}: labels has {wrong[0]}, expected classes 0 to {C - 1}")
         self.label = xp.astype(label, xp.int32)
         self.number = xp.reshape(xp.arange(C, dtype=xp.int32, device=device(self.x)), (1, C, 1))
         self.probabilities = None
 
-    def _check_classes(self, label: Any) -> None:
+    def _wrong_classes(self, label: Any) -> list[int] | None:
+        """The least and the largest label if they are no classes; None if labels have no values."""
+        N, C, rest = self.rows
+        if not N * rest:
+            return []
         if is_traced(label):
-            return
+            return None
         try:
             low, high = int(self.xp.min(label)), int(self.xp.max(label))
         except RuntimeError:
-            return  # under a transformation or a tracer there are no values to check
-        if low < 0 or high >= self.classes:
-            raise ValueError(
-                f"{self.operator}: labels has {low if low < 0 else high}, expected classes 0 to "
-                f"{self.classes - 1}"
-            )
+            return None  # under a transformation or a tracer
+        return [number for number in (low, high) if not 0 <= number < C]
 
     def _denominator(self) -> Any:
         """The mean's divisor: the sum of the counted labels' weights, or the number of samples."""
         xp, (N, _, rest) = self.xp, self.rows
-        one = xp.ones((1, 1, 1), dtype=self.x.dtype, device=device(self.x))
         if self.label is None or (self.weight is None and self.counts is None):
-            return one * (N * rest)
+            return N * rest
         if self.weight is None:
             each = xp.astype(self.counts, self.x.dtype)
         else:
@@ -296,7 +294,7 @@ class _CrossEntropy:
             d = self.computation.reshape(d, (1, 1, 1))
             if self.reduction == "mean":
                 d = d / self._denominator()
-            d = d + xp.zeros((N, 1, rest), dtype=d.dtype, device=device(self.x))
+            d = xp.broadcast_to(d, (N, 1, rest))
         return d if self.counts is None else xp.where(self.counts, d, xp.zeros_like(d))
 
 

@@ -179,10 +179,12 @@ def _along(
     out: Any,
 ) -> Any:  # fmt: skip
     """The formula along an axis; the last array's shape is the result's."""
-    if out is None and type(axis) is int and axis == -1 and flatten is False:
+    if out is None and type(axis) is int and flatten is False:
         engine = engines.agreed(arrays)
-        if engine is not None and (result := engine.quick_rows(formula, arrays)) is not None:
-            return result
+        if engine is not None and -(rank := arrays[0].ndim) <= axis < rank:
+            result = engine.quick_rows(formula, arrays, axis % rank)
+            if result is not None:
+                return result
     return _checked(operator, formula, names, arrays, axis, flatten, out)
 
 

@@ -15,6 +15,8 @@ import array_api_compat
 import numpy as np
 from array_api_compat import device
 
+from xpgrad.engine import of_type
+
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -68,8 +70,8 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     known = _floats_of(xp)  # compare the others with the leader only if its dtype is right
     if not any(first.dtype == dtype for dtype in known.values()):
         raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}")
-    one_device = array_api_compat.is_numpy_namespace(xp)
-    place = _place(first)
+    one_device = array_api_compat.is_numpy_namespace(xp) or len(given) == 1
+    place = None if one_device else _place(first)
     for name, array in given.items():
         if array is first:
             continue
@@ -97,7 +99,7 @@ def _floats_of(xp: Any) -> dict[str, Any]:
 def _place(array: Any) -> Any:
     """The array's device; None for arrays in memory that all devices share."""
     try:
-        return device(array)
+        return device(array) if of_type(array) is None else array.device
     except AttributeError:
         return None
 
@@ -105,7 +107,7 @@ def _place(array: Any) -> Any:
 def check_array(operator: str, name: str, array: Any) -> None:
     """Raise TypeError for a non-array, and for NumPy's subclasses, whose masks or units would be lost."""
     kind = type(array)
-    if kind is np.ndarray:
+    if kind is np.ndarray or of_type(array) is not None:
         return
     if not array_api_compat.is_array_api_obj(array) and not isinstance(array, np.ndarray):
         raise TypeError(f"{operator}: {name} is a {kind.__name__}, expected an array")

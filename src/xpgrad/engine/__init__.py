@@ -85,7 +85,8 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
         if forced in (None, "numpy"):
             return _numpy_engine
     else:
-        for adapter in _loaded():
+        known = _by_type.get(type(arrays[0]))
+        for adapter in _loaded() if known is None else (known,):
             if forced in (None, adapter.name) and adapter.takes(xp, arrays):
                 return adapter
     if forced is not None:
@@ -108,6 +109,9 @@ def _standard(xp: Any, arrays: Sequence[Any]) -> Engine:
 
 def is_traced(array: Any) -> bool:
     """Whether an array has no values yet, because a framework is tracing the operations on it."""
+    known = _by_type.get(type(array))
+    if known is not None:
+        return known.is_traced(array)
     return any(adapter.is_traced(array) for adapter in _loaded())
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled.machine import Machine
-from xpgrad.engine.compiled.records import MOST_ROWS
+from xpgrad.engine.compiled.arrays import BESIDE
+from xpgrad.engine.compiled.records import MOST_ROWS, Lines
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process.memory import COMPUTED, address_of, name_of, new_array
@@ -412,14 +413,11 @@ def _over_rows_in_order(
         operands, replaced = _apart(operands, out, replaceable)
         each = [array for array in operands[: len(formula.each)] if array is not None]
     results = _row_results(formula, shape, dtype, out)
-    plain = all(map(_is_plain, each)) and (out is None or _is_plain(out))
-    if plain and compiling and A * B:
-        code = _row_code(formula, operands, replaced, name_of(dtype), B > 1)
-        arrays = _row_arguments(formula, operands, results, replaced)
-        together = _rows_together(n, B, A, machine)
-        sizes = (n,) if B == 1 else (n, B, together)
-        addresses = [*map(address_of, arrays)]
-        machine.deal_compiled(A * -(-B // together), A * n * B, code, sizes, addresses, numbers)
+    kinds = _row_kinds(formula, operands, B > 1) if compiling and (out is None or _is_plain(out)) else None
+    if kinds and A * B:
+        code = loop_code(formula, kinds, replaced, name_of(dtype), B > 1)
+        arrays = _row_arguments(formula, operands, kinds, results, replaced)
+        _deal_rows(machine, code, shape, [*map(address_of, arrays)], numbers)
     elif A * B:
         evaluate = _rows_by_loop if compiling else _rows_by_numpy
         size = _copied(machine, A * n * B) if compiling else _NUMPY_BLOCK
@@ -430,23 +428,39 @@ def _over_rows_in_order(
     return tuple(results[name] for name in formula.outputs)
 
 
-def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
-    """The single output along the last axis; None unless the arrays are plain."""
+def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array], axis: int) -> Array | None:
+    """The single output along an axis; None unless the arrays are plain."""
     out = _new_if_plain(arrays)
     if out is None:
         return None
     addresses = [*map(address_of, arrays), address_of(out)]
-    over_last_axis(machine, formula, addresses, out.shape, out.dtype)
+    along_axis(machine, formula, addresses, out.shape, axis, out.dtype)
     return out
 
 
-def over_last_axis(
-    machine: Machine, formula: RowFormula, addresses: Sequence[int], shape: Sequence[int], dtype: np.dtype
-) -> None:
+def along_axis(
+    machine: Machine, formula: RowFormula, addresses: Sequence[int], shape: Sequence[int], axis: int,
+    dtype: np.dtype,
+) -> None:  # fmt: skip
     """Evaluate a row formula on contiguous arrays at these addresses, of which the result's is the last."""
-    code = loop_code(formula, ("each",) * (len(addresses) - 1), None, name_of(dtype))
-    size, width = prod(shape), shape[-1]
-    machine.deal_compiled(size // width, size, code, (width,), addresses, ())
+    rows = rows_along(shape, axis)
+    code = loop_code(formula, ("each",) * (len(addresses) - 1), None, name_of(dtype), rows[2] > 1)
+    _deal_rows(machine, code, rows, addresses, ())
+
+
+def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+    """The shape with all axes before and after an axis joined."""
+    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+
+
+def _deal_rows(
+    machine: Machine, code: Any, shape: tuple[int, int, int], addresses: Sequence[int], numbers: Numbers
+) -> None:
+    """Run a compiled loop over rows, or over rows side by side, in threads."""
+    A, n, B = shape
+    together = 1 if B == 1 else _rows_together(n, B, A, machine)
+    sizes = (n,) if B == 1 else (n, B, together)
+    machine.deal_compiled(A * -(-B // together), A * n * B, code, sizes, addresses, numbers)
 
 
 def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:
@@ -457,27 +471,41 @@ def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:
     return min(B, max(_LEAST_ROWS, min(MOST_ROWS, _ROWS_ELEMENTS // n, -(-B // pieces))))
 
 
-def _row_code(
-    formula: RowFormula, operands: Operands, replaced: int | None, dtype: str, side_by_side: bool = False
-) -> Any:
-    kinds = [None if a is None else "integers" if a.dtype.kind == "i" else "each" for a in operands]
-    return loop_code(formula, tuple(kinds), replaced, dtype, side_by_side)
+def _row_kinds(formula: RowFormula, operands: Operands, side_by_side: bool) -> tuple[str | None, ...] | None:
+    """The kinds of the operands of a compiled loop; None if an operand needs a copy."""
+    kinds: list[str | None] = []
+    for name, array in zip(formula.operands, operands, strict=True):
+        kind = None if array is None else "integers" if array.dtype.kind == "i" else "each"
+        if array is not None and name in formula.each and not _is_plain(array):
+            if not side_by_side or not array.flags.aligned or array.strides[-1] not in (0, array.itemsize):
+                return None
+            kind = "lines" if array.strides[-1] else "repeated"
+        kinds.append(kind)
+    return tuple(kinds)
 
 
 def _row_arguments(
-    formula: RowFormula, operands: Operands, results: dict[str, Array], replaced: int | None
+    formula: RowFormula,
+    operands: Operands,
+    kinds: Sequence[str | None],
+    results: dict[str, Array],
+    replaced: int | None,
 ) -> list[Array]:
-    """The arrays of a compiled loop: two axes, or one for numbers of rows and columns."""
+    """The arrays of a compiled loop: their elements, or where these are."""
     arrays: list[Array] = []
-    for name, array in zip(formula.operands, operands, strict=True):
-        if array is not None and name in formula.each:
+    for name, array, kind in zip(formula.operands, operands, kinds, strict=True):
+        if array is not None and kind in BESIDE:
+            place = array.__array_interface__["data"][0]
+            strides = [stride // array.itemsize for stride in array.strides]
+            arrays.append(np.asarray(Lines(place, *strides[:2]), dtype=np.int64))
+        elif array is not None and name in formula.each:
             arrays.append(array.reshape(-1))
         elif array is not None:
-            arrays.append(np.require(array.reshape(-1), requirements=("C", "A")))
-    each_output = formula.each_output
-    if each_output is not None and replaced is None:
-        arrays.append(results[each_output].reshape(-1))
-    arrays += [results[name].reshape(-1) for name in formula.outputs if name != each_output]
+            numbers = array.reshape(-1)
+            arrays.append(numbers if _is_plain(numbers) else numbers.copy())
+    if formula.each_output is not None and replaced is None:
+        arrays.append(results[formula.each_output].reshape(-1))
+    arrays += [results[name].reshape(-1) for name in formula.outputs if name != formula.each_output]
     return arrays
 
 
@@ -524,8 +552,10 @@ def _rows_by_loop(
     """The outputs for contiguous rows (rows, n) by the compiled loop, perhaps in the memory of `out`."""
     (rows, n), dtype = next((x.shape, x.dtype) for x in operands if x is not None)
     values = _row_results(formula, (rows, n), dtype, out)
-    run = _row_code(formula, operands, None, name_of(dtype)).run
-    run(0, rows, n, *map(address_of, _row_arguments(formula, operands, values, None)), *numbers)
+    kinds = _row_kinds(formula, operands, False)
+    assert kinds is not None  # the rows are contiguous
+    run = loop_code(formula, kinds, None, name_of(dtype)).run
+    run(0, rows, n, *map(address_of, _row_arguments(formula, operands, kinds, values, None)), *numbers)
     return [values[name] for name in formula.outputs]
 
 

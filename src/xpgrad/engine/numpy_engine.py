@@ -210,16 +210,16 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             return self.elementwise(formula, arrays, numbers)
         return result
 
-    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any], axis: int) -> Any:
         """See `Adapter`."""
         first = arrays[0]
-        if not first.size or not first.ndim:
+        if not first.size:
             return None
         if jit_enabled():
-            result = array_loops.quick_rows(self, formula, arrays)
+            result = array_loops.quick_rows(self, formula, arrays, axis)
             if result is not None:
                 return result
-        rows = (-1, first.shape[-1], 1)
+        rows = array_loops.rows_along(first.shape, axis)
         return self.over_rows(formula, [array.reshape(rows) for array in arrays])[0].reshape(first.shape)
 
     def elementwise(

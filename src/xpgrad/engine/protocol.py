@@ -250,8 +250,8 @@ class Adapter(Engine, Protocol):
             return None
         return self.lower(self.elementwise(formula, [self.lift(array) for array in arrays], numbers))
 
-    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
-        """The single output along the last axis, for arrays that agree; None without a quick way."""
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any], axis: int) -> Any:
+        """The single output along an axis, for arrays that agree; None without a quick way."""
         return None
 
     def look(self, arrays: Collection[Any]) -> Look | None:

@@ -21,11 +21,18 @@ class LoopArray(NamedTuple):
 
     `kind` says whether it has an element for each row and column ("each"), each "row", or each "column";
     "placed" has rows anywhere, and the loop gets their addresses. `integers` are integers of 32 bits.
+
+    Rows side by side may lie in "lines" of neighbours anywhere, or neighbours may have the same elements,
+    which are then "repeated". Of these the loop gets a `records.Lines`.
     """
 
     name: str
     kind: str
     integers: bool = False
+
+
+BESIDE = ("lines", "repeated")
+"""The kinds of operands that only rows side by side have."""
 
 
 def compiled_elements(
@@ -38,10 +45,10 @@ def compiled_elements(
 
     Parameters
     ----------
-    operands : sequence of {"each", "one", "row", "column", "placed", "integers", None}
+    operands : sequence of {"each", "one", "row", "column", "placed", "lines", "repeated", "integers", None}
         The form of each operand: an element for each of the result's, one for all, one for each row, one for
-        each column, rows anywhere, integers of 32 bits, or absent. A row formula itself says for what its
-        operands have elements.
+        each column, rows anywhere (see LoopArray for the three forms), integers of 32 bits, or absent. A row
+        formula itself says for what its operands have elements.
     same_as : int or None
         The operand whose memory the result replaces: LLVM would not vectorize two vectors in one place.
     dtype : str
@@ -77,7 +84,8 @@ def compiled_rows(
     if target is not None and same_as is not None:
         target = formula.operands[same_as]
     of_rows = [name for name in formula.outputs if name != formula.each_output]
-    kinds = dict.fromkeys(formula.each, "each") | dict.fromkeys(formula.rows, "row")
+    kinds = {name: named[name] if named[name] in BESIDE else "each" for name in formula.each}
+    kinds |= dict.fromkeys(formula.rows, "row")
     kinds |= dict.fromkeys(formula.columns, "column")
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}
     if target is not None:
@@ -137,8 +145,8 @@ def _functions(
         first = f" + {np.dtype(dtype).itemsize} * start"
         what, places = "0, 1, stop - start", [x.name + first * (x.kind == "each") for x in arrays]
     kinds = ", ".join(["int64"] * (len(outer) + len(names)) + ["float64"] * len(numbers))
-    taken = len(outer) - 2 + len(names)
-    given = [f"head[{place}]" for place in range(_HEAD, _HEAD + taken)]
+    after = _HEAD + len(outer) - 2 + len(names)
+    given = [f"head[{place}]" for place in range(_HEAD, after)]
     given += [f"numbers[{place}]" for place in range(len(numbers))]
     lines = [
         _IMPORTS,
@@ -152,8 +160,10 @@ def _functions(
         "@cfunc('void(int64, int64)')",
         "def part(data, number):",
         "    head = fields(data)",
-        f"    bounds, numbers = fields(head[{_AT.bounds}]), elements(head[{_AT.numbers}], 0, np.float64)",
-        f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(given)})",
+        f"    count, parts = head[{_AT.count}], head[{_AT.parts}]",
+        f"    numbers = elements(data + {8 * after}, 0, np.float64)",
+        "    start, stop = count * number // parts, count * (number + 1) // parts",
+        f"    on_addresses(start, stop, {', '.join(given)})",
     ]
     loaded = load_with(f"{name}_{dtype}", "\n".join(lines), formulas, dtype)
     # ctypes passes integers fastest as pointers

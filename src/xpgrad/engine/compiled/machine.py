@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.compiled.records import ArraysHead, LoopHead, Panels, Rows, positions
+from xpgrad.engine.compiled.records import LoopHead, Panels, Rows, positions
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 from xpgrad.engine.process import guard, sharing
 from xpgrad.engine.process.blas import in_one_thread
 from xpgrad.engine.process.memory import COMPUTED, address_of
 from xpgrad.engine.process.settings import jit_enabled
-from xpgrad.engine.process.team import Host, PoolTeam, Team, integers
+from xpgrad.engine.process.team import Host, PoolTeam, Team, bits, integers
 from xpgrad.engine.symbols import of_numbers, smaller
 
 # A chunk of the backward loop: its bytes of cotangents, and the least number of rows, enough for a fast
@@ -165,16 +165,14 @@ class Machine:
         The caller keeps the arrays at these addresses alive. The threads run only compiled code, so none
         waits for the interpreter lock; for their number see `deal`.
         """
-        parts = self.parts(size)
+        team = self.team
+        parts = team.free() if size >= sharing.ARRAY else 1
         if parts == 1:
             code.run(0, count, *sizes, *addresses, *numbers)
-            guard.check_results("a loop over arrays")
-            return
-        bounds = integers(sharing.cuts(count, parts))
-        reals = (ctypes.c_double * len(numbers))(*numbers)
-        head = ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
-        data = integers([*head, *sizes, *addresses])
-        self.team.run(code.part, ctypes.addressof(data), parts)
+        else:
+            # a records.ArraysHead, and what follows it
+            data = integers((count, parts, *sizes, *addresses, *map(bits, numbers)))
+            team.run(code.part, ctypes.addressof(data), parts)
         guard.check_results("a loop over arrays")
 
     # --- time loops

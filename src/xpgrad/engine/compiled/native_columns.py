@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from xpgrad.engine.compiled.arrays import BESIDE, LoopArray
 from xpgrad.engine.compiled.llvm_code import INT64 as _INT
 from xpgrad.engine.compiled.llvm_code import loop as loop_over
 from xpgrad.engine.compiled.llvm_code import variable
 from xpgrad.engine.compiled.native_arrays import REDUCTIONS, Pass, RowsLoop
 from xpgrad.engine.compiled.native_loops import Reduction, Vectors
-from xpgrad.engine.compiled.records import MOST_ROWS
+from xpgrad.engine.compiled.records import MOST_ROWS, Lines, positions
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.translate import Code, Intrinsic
+
+_LINES = positions(Lines)
 
 
 def column_loop(loop: RowsLoop, real: type[np.floating]) -> Any:
@@ -56,12 +59,13 @@ class _BlockWriter:
         self._numbers = dict(zip(loop.numbers, map(emitter.rounded, numbers), strict=True))
         self._arrays = {}
         for array, address in zip(loop.arrays, addresses, strict=True):
-            kind = ir.IntType(32) if array.integers else emitter.type
+            kind = ir.IntType(32) if array.integers else _INT if array.kind in BESIDE else emitter.type
             self._arrays[array] = self._builder.inttoptr(address, kind.as_pointer())
         # what a pass finds for each row of a block
         names = {name for one in loop.passes for name, use in one.results if use != "each"}
         self._found = {name: self._for_each_row(emitter.type) for name in sorted(names)}
-        kept = [array.name for array in loop.arrays if array.kind != "column" and array.name not in names]
+        vectors = [array.name for array in loop.arrays if array.kind not in ("column", "repeated")]
+        kept = [name for name in vectors if name not in names]
         self._vectors = Vectors(emitter, [*kept, *self._found])
         self._partial = {
             name: self._for_each_row(kind(emitter).kept_type)
@@ -88,11 +92,12 @@ class _BlockWriter:
         count = builder.select(builder.icmp_signed("<", left, self._together), left, self._together)
         row = builder.add(builder.mul(item, self._inner), first)
         corner = builder.add(builder.mul(item, builder.mul(self._width, self._inner)), first)
-        begins = {
-            array.name: builder.gep(pointer, [row if array.kind == "row" else corner])
-            for array, pointer in self._arrays.items()
-            if array.kind != "column"
-        }
+        begins = {}
+        for array, pointer in self._arrays.items():
+            if array.kind in BESIDE:
+                begins[array.name] = self._line(array, pointer, item, first)
+            elif array.kind != "column":
+                begins[array.name] = builder.gep(pointer, [row if array.kind == "row" else corner])
         outputs = {name: begins.pop(name) for name in self._loop.outputs}
         begins |= self._found
         for one in self._loop.passes:
@@ -105,6 +110,16 @@ class _BlockWriter:
         for name, target in outputs.items():
             with loop_over(builder, count) as k:
                 builder.store(builder.load(builder.gep(self._found[name], [k])), builder.gep(target, [k]))
+
+    def _line(self, array: LoopArray, pointer: ir.Value, item: ir.Value, first: ir.Value) -> ir.Value:
+        """A pointer to an item's first element for the block, if it has a line or one element for it."""
+        builder = self._builder
+        address = builder.inttoptr(self._number(pointer, _LINES.address), self._emitter.type.as_pointer())
+        begin = builder.mul(item, self._number(pointer, _LINES.item))
+        return builder.gep(address, [builder.add(begin, first) if array.kind == "lines" else begin])
+
+    def _number(self, pointer: ir.Value, place: int) -> ir.Value:
+        return self._builder.load(self._builder.gep(pointer, [_INT(place)]))
 
     def _operands(self, one: Pass, columns: Mapping[str, Number] | None = None) -> list[Any]:
         """The operands of a pass: numbers, and names of arrays or of what an earlier pass found."""
@@ -131,6 +146,11 @@ class _BlockWriter:
             for array, pointer in self._arrays.items():
                 if array.kind == "each":
                     here[array.name] = builder.gep(begins[array.name], [below])
+                elif array.kind in BESIDE:
+                    below_line = builder.mul(column, self._number(pointer, _LINES.line))
+                    here[array.name] = builder.gep(begins[array.name], [below_line])
+                    if array.kind == "repeated":
+                        numbers[array.name] = Number(emitter, builder.load(here[array.name]))
                 elif array.kind == "column":
                     numbers[array.name] = Number(emitter, builder.load(builder.gep(pointer, [column])))
             operands = self._operands(one, numbers)

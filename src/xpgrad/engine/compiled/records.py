@@ -92,8 +92,14 @@ prefetches number k of its `time_loops.PrefetchRows`. If threads share columns, 
 each call runs stage `stage` of step `step`.
 """
 
-ArraysHead = namedtuple("ArraysHead", "bounds numbers")
-"""A loop over arrays: the addresses of its parts' bounds and of the formula's numbers."""
+ArraysHead = namedtuple("ArraysHead", "count parts")
+"""A loop over arrays: the number of its rows or blocks, and of the equal parts for threads.
+
+The loop's sizes, the arrays' addresses, and the formula's numbers as 64-bit reals follow.
+"""
+
+Lines = namedtuple("Lines", "address item line")
+"""Elements of rows side by side: the first one, and the distances of items and of a row's elements."""
 
 MOST_ROWS = 1024
 """The most rows side by side in a block: the loop over them has memory for so many."""

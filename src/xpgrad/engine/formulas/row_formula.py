@@ -67,7 +67,7 @@ class RowFormula:
     parameters: tuple[str, ...] = ()
     constants: dict[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def operands(self) -> tuple[str, ...]:
         """The names of all operands, in the engines' order."""
         return (*self.each, *self.rows, *self.columns)

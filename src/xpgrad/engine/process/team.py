@@ -10,6 +10,7 @@ import contextvars
 import ctypes
 import functools
 import os
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,9 @@ from weakref import WeakSet
 
 from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.settings import thread_count
+
+
+_REAL, _INTEGER = struct.Struct("d"), struct.Struct("q")
 
 
 @functools.cache
@@ -47,6 +51,12 @@ if hasattr(os, "register_at_fork"):
 def integers(values: Sequence[int]) -> ctypes.Array:
     """Integers in memory for compiled code; faster to make than a NumPy array."""
     return (ctypes.c_int64 * len(values))(*values)
+
+
+def bits(number: float) -> int:
+    """The 64 bits of a real number as an integer, so that compiled code finds both in one memory."""
+    (same,) = _INTEGER.unpack(_REAL.pack(number))
+    return same
 
 
 _busy = threading.local()  # `mapping`: whether the thread runs an item of `Team.map`
@@ -229,10 +239,8 @@ class OpenMPTeam(Team):
             for part in range(parts):
                 compiled_function(function)(data, part)
             return
-        from xpgrad.engine.compiled.records import SharedWork
-
-        work = SharedWork(function, data, parts, *self.addresses[1:])
-        self._parallel(compiled_share(), integers(work), parts, 0)
+        # a records.SharedWork
+        self._parallel(compiled_share(), integers((function, data, parts, *self.addresses[1:])), parts, 0)
 
 
 @functools.cache

@@ -7,7 +7,6 @@ An operand is a `Location` in a `Block` of memory. The complete program decides 
 from __future__ import annotations
 
 import copy
-import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -25,7 +24,7 @@ from xpgrad.engine.formulas.formula import Elementwise, Product
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.guard import Zone
 from xpgrad.engine.process.memory import Workspaces, name_of
-from xpgrad.engine.process.team import Team, integers
+from xpgrad.engine.process.team import Team, bits
 
 _KIND = records.positions(records.Kind)
 _HEAD = records.length(records.InstructionHead)
@@ -349,13 +348,12 @@ def array_loop(
     number of all elements. Each array is contiguous.
     """
     parts = min(sharing.compiled_parts(elements, team, sharing.ARRAY), max(1, count))
-    bounds, reals = integers(sharing.cuts(count, parts)), (ctypes.c_double * len(numbers))(*numbers)
-    head = records.ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
+    head, reals = records.ArraysHead(count, parts), [*map(bits, numbers)]
 
     def taken(addresses: Sequence[Any]) -> list[Any]:
-        return [*head, *sizes, *addresses]
+        return [*head, *sizes, *addresses, *reals]
 
-    return Work("ArrayLoop", elements, function, parts, team, places, taken, (bounds, reals))
+    return Work("ArrayLoop", elements, function, parts, team, places, taken)
 
 
 class RunTimeLoop(Work):
