@@ -22,10 +22,10 @@ def small_is_large(monkeypatch):
 
 def kept():
     own = memory._results
-    sizes = [len(one) for one in own._kept.values()]
-    assert own._bytes == sum(sizes)
-    assert sorted(size for size, each in own._addresses.items() for _ in each) == sorted(sizes)
-    return sizes
+    sizes = [(one.kept, one.room, room) for room, each in own._kept.items() for one in each]
+    assert own._bytes == sum(room for _, room, _ in sizes)
+    assert all(room == of_list for _, room, of_list in sizes)
+    return [room for _, room, _ in sorted(sizes)]
 
 
 def test_memory_comes_back_with_the_last_view():
@@ -145,16 +145,15 @@ def test_training_steps_use_it(monkeypatch):
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("function", [xpgrad.relu, xpgrad.softmax], ids=["relu", "softmax"])
-def test_very_large_results_of_activations_use_it(function, library, monkeypatch):
-    """The C library would map their memory anew for each call."""
+def test_large_results_of_activations_use_it(function, library, monkeypatch):
     pytest.importorskip("llvmlite", reason="llvmlite is not installed: blocks of NumPy's results are small")
     x = np.linspace(-1, 1, 400, dtype="float32").reshape(4, 100)
-    monkeypatch.setattr(memory, "MAPPED", 1_600)
+    monkeypatch.setattr(memory, "LARGE", 1_600)
     if library == "torch":
         torch = pytest.importorskip("torch", reason="torch is not installed: there are no tensors")
         import xpgrad_torch
 
-        monkeypatch.setattr(xpgrad_torch.engine, "MAPPED", 1_600)
+        monkeypatch.setattr(xpgrad_torch.engine, "LARGE", 1_600)
         x = torch.from_numpy(x)
     expected, first = np.asarray(function(x)).copy(), function(x)
     assert function(x[:3]).shape == (3, 100)  # smaller: its memory is the C library's

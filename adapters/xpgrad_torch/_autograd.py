@@ -30,6 +30,7 @@ from xpgrad_torch._private import (
     are_transforms_active,
     count_dispatch_modes,
     is_forward_mode,
+    is_jit_tracing,
     is_of_older_vmap,
     older_vmap_level,
     remove_older_batch,
@@ -572,7 +573,7 @@ def _apart(kernel: TorchKernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
     An exported or traced program runs eagerly and needs no copies (see `_kept`).
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or is_jit_tracing():
         return outputs
     return [output.clone() if k in kernel.returned else output for k, output in enumerate(outputs)]
 
@@ -590,7 +591,7 @@ def _as_operator(
             "export xpgrad_torch.unswap(model), which computes the same"
         )
     names = attributes.get("activations")
-    if names is not None and torch.jit.is_tracing():
+    if names is not None and is_jit_tracing():
         raise RuntimeError(
             f"{kernel.name}: torch.jit.trace cannot record a list of words, activations is {names} and "
             "expected None; torch.export records xpgrad's operators with all attributes"
@@ -626,7 +627,7 @@ def _as_many_operators(
 
 def is_recorded() -> bool:
     """Tell whether a compiler, `torch.jit.trace` or a dispatch mode records operators."""
-    return bool(torch.compiler.is_compiling() or count_dispatch_modes() or torch.jit.is_tracing())
+    return bool(torch.compiler.is_compiling() or count_dispatch_modes() or is_jit_tracing())
 
 
 def is_followed() -> bool:

@@ -77,6 +77,9 @@ def _any_mode() -> int:
 # every mode sees. Transformations need other rules than an operator's.
 count_dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack") or _any_mode
 
+# Whether `torch.jit.trace` records: what `torch.jit.is_tracing` asks after two calls in Python.
+is_jit_tracing: Callable[[], bool] = _found("_C._is_tracing") or torch.jit.is_tracing
+
 # --- autograd's saved tensors. The plain way assumes that hooks move them.
 _saved_tensors_hooks: Callable[[bool], Any] = _found("_C._autograd._top_saved_tensors_default_hooks") or (
     lambda ignore_is_tracing: True

@@ -14,7 +14,7 @@ import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula, array_loops
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.memory import LARGE, MAPPED, result_array
+from xpgrad.engine.process.memory import LARGE, result_array
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
@@ -206,8 +206,8 @@ def _loops_take(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def _new_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A new tensor like a contiguous one, in the memory of earlier results if it is very large."""
-    if tensor.numel() * tensor.element_size() < MAPPED:
+    """A new tensor like a contiguous one, in the memory of earlier results if it is large."""
+    if tensor.numel() * tensor.element_size() < LARGE:
         return torch.empty_like(tensor)
     return torch.from_numpy(result_array(tuple(tensor.shape), _COMPUTED[tensor.dtype]))
 

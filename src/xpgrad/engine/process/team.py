@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
-from weakref import WeakSet
 
 from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.settings import thread_count
@@ -197,7 +196,14 @@ class PoolTeam(Team):
 
 
 class _Caller:
-    """A mark of a thread that called a team; it dies with the thread."""
+    """A mark of a thread among the callers of a team; it dies with the thread."""
+
+    def __init__(self, callers: set[int]) -> None:
+        self._callers = callers
+        callers.add(id(self))
+
+    def __del__(self) -> None:
+        self._callers.discard(id(self))
 
 
 class OpenMPTeam(Team):
@@ -216,7 +222,7 @@ class OpenMPTeam(Team):
         self.addresses = parallel, thread_number, team_size
         self._threads = threads
         self._thread = threading.local()
-        self._callers: WeakSet[_Caller] = WeakSet()
+        self._callers: set[int] = set()
 
     def size(self) -> int:
         """The number of threads."""
@@ -225,8 +231,7 @@ class OpenMPTeam(Team):
     def is_quick(self) -> bool:
         """See Team: only while a single living thread calls. Teams of several callers make threads sleep."""
         if not hasattr(self._thread, "caller"):
-            self._thread.caller = _Caller()
-            self._callers.add(self._thread.caller)
+            self._thread.caller = _Caller(self._callers)
         return len(self._callers) == 1
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
