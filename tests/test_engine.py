@@ -15,6 +15,7 @@ import xpgrad
 from compiled_calls import compiled
 from xpgrad import engine
 from xpgrad._elementwise import activation_formulas as activations
+from xpgrad._elementwise.row_formulas import SOFTMAX_GRAD
 from xpgrad.engine import (
     Elementwise,
     Formula,
@@ -329,6 +330,50 @@ def test_row_formula(how, dtype, shape, make_engine):
         for result, desired in zip(results, expected, strict=True):
             assert result.dtype == dtype
             np.testing.assert_allclose(result, desired, rtol=rtol, atol=1e-6 if dtype == "float32" else 0)
+
+
+LAYOUTS = {
+    "slices": lambda whole: whole[1:-1, 2:-1, 3:-2],
+    "turned": lambda whole: whole[::-1, ::-2, 5:9],
+    "every other": lambda whole: whole[:, :, ::2],
+    "repeated by neighbours": lambda whole: np.broadcast_to(whole[:, :, 1:2], whole.shape),
+    "repeated by rows": lambda whole: np.broadcast_to(whole[:, 1:2], whole.shape),
+    "repeated by items": lambda whole: np.broadcast_to(whole[1:2], whole.shape),
+    "one number": lambda whole: np.broadcast_to(whole[:1, :1, :1], whole.shape),
+    "a column, repeated": lambda whole: np.broadcast_to(whole[:1, :, :1], whole.shape),
+}
+
+
+@pytest.mark.parametrize("how", ENGINES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("neighbours", [11, 3000])
+def test_row_formula_of_rows_anywhere(how, dtype, layout, neighbours, make_engine):
+    """Neither slices nor repeated elements change the numbers, whichever of two operands they are."""
+    evaluator = make_engine(how)
+    rng = np.random.default_rng(11)
+    d = LAYOUTS[layout](rng.normal(size=(5, 6, neighbours)).astype(dtype))
+    y = rng.uniform(size=d.shape).astype(dtype)
+    rtol, atol = (1e-5, 1e-6) if dtype == "float32" else (1e-12, 1e-14)
+    for operands in ((d, y), (y, d)):
+        before = [operand.copy() for operand in operands]
+        (result,) = evaluator.over_rows(SOFTMAX_GRAD, operands)
+        products = [operand.astype(np.float64) for operand in operands]
+        total = (products[0] * products[1]).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(result, products[1] * (products[0] - total), rtol=rtol, atol=atol)
+        for operand, same in zip(operands, before, strict=True):
+            np.testing.assert_array_equal(operand, same)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("layout", ["slices", "turned", "repeated by neighbours", "one number"])
+def test_rows_side_by_side_need_no_copies(layout, monkeypatch):
+    def fails(*arguments):
+        raise AssertionError("rows were copied")
+
+    monkeypatch.setattr(array_loops, "_row_blocks", fails)
+    d = LAYOUTS[layout](np.random.default_rng(11).normal(size=(5, 6, 11)))
+    xpgrad.softmax_grad(d, np.ones_like(d), axis=1)
 
 
 def test_what_a_row_formula_keeps_in_place():

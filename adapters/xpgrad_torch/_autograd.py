@@ -573,7 +573,7 @@ def _apart(kernel: TorchKernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
     An exported or traced program runs eagerly and needs no copies (see `_kept`).
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or is_jit_tracing():
+    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or torch.jit.is_tracing():
         return outputs
     return [output.clone() if k in kernel.returned else output for k, output in enumerate(outputs)]
 
@@ -591,7 +591,7 @@ def _as_operator(
             "export xpgrad_torch.unswap(model), which computes the same"
         )
     names = attributes.get("activations")
-    if names is not None and is_jit_tracing():
+    if names is not None and torch.jit.is_tracing():
         raise RuntimeError(
             f"{kernel.name}: torch.jit.trace cannot record a list of words, activations is {names} and "
             "expected None; torch.export records xpgrad's operators with all attributes"

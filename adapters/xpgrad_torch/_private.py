@@ -77,7 +77,8 @@ def _any_mode() -> int:
 # every mode sees. Transformations need other rules than an operator's.
 count_dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack") or _any_mode
 
-# Whether `torch.jit.trace` records: what `torch.jit.is_tracing` asks after two calls in Python.
+# Whether `torch.jit.trace` records: what `torch.jit.is_tracing` asks after two calls in Python. Compilers
+# cannot read it.
 is_jit_tracing: Callable[[], bool] = _found("_C._is_tracing") or torch.jit.is_tracing
 
 # --- autograd's saved tensors. The plain way assumes that hooks move them.

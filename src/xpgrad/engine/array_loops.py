@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled.machine import Machine
-from xpgrad.engine.compiled.arrays import BESIDE
-from xpgrad.engine.compiled.records import MOST_ROWS, Lines
+from xpgrad.engine.compiled.records import BESIDE, MOST_ROWS, Lines
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process.memory import COMPUTED, address_of, name_of, new_array

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.formula_code import ScalarFormula, load_with
-from xpgrad.engine.compiled.records import ArraysHead, length, positions
+from xpgrad.engine.compiled.records import BESIDE, ArraysHead, length, positions
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 
@@ -29,10 +29,6 @@ class LoopArray(NamedTuple):
     name: str
     kind: str
     integers: bool = False
-
-
-BESIDE = ("lines", "repeated")
-"""The kinds of operands that only rows side by side have."""
 
 
 def compiled_elements(
@@ -84,7 +80,7 @@ def compiled_rows(
     if target is not None and same_as is not None:
         target = formula.operands[same_as]
     of_rows = [name for name in formula.outputs if name != formula.each_output]
-    kinds = {name: named[name] if named[name] in BESIDE else "each" for name in formula.each}
+    kinds = {name: kind if (kind := named[name]) in BESIDE else "each" for name in formula.each}
     kinds |= dict.fromkeys(formula.rows, "row")
     kinds |= dict.fromkeys(formula.columns, "column")
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from xpgrad.engine.compiled.arrays import BESIDE, LoopArray
+from xpgrad.engine.compiled.arrays import LoopArray
 from xpgrad.engine.compiled.llvm_code import INT64 as _INT
 from xpgrad.engine.compiled.llvm_code import loop as loop_over
 from xpgrad.engine.compiled.llvm_code import variable
 from xpgrad.engine.compiled.native_arrays import REDUCTIONS, Pass, RowsLoop
 from xpgrad.engine.compiled.native_loops import Reduction, Vectors
-from xpgrad.engine.compiled.records import MOST_ROWS, Lines, positions
+from xpgrad.engine.compiled.records import BESIDE, MOST_ROWS, Lines, positions
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.translate import Code, Intrinsic
 

@@ -101,6 +101,9 @@ The loop's sizes, the arrays' addresses, and the formula's numbers as 64-bit rea
 Lines = namedtuple("Lines", "address item line")
 """Elements of rows side by side: the first one, and the distances of items and of a row's elements."""
 
+BESIDE = ("lines", "repeated")
+"""The kinds of operands that only rows side by side have, see `arrays.LoopArray`."""
+
 MOST_ROWS = 1024
 """The most rows side by side in a block: the loop over them has memory for so many."""
 

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.settings import thread_count
 
-
 _REAL, _INTEGER = struct.Struct("d"), struct.Struct("q")
 
 
