@@ -159,12 +159,28 @@ def test_more_columns_than_are_packed_at_a_time(dtype, monkeypatch):
 @pytest.mark.parametrize("add", [False, True])
 def test_few_rows_and_a_large_weight_have_the_bits_of_many_rows(rows, order, add):
     """The weight is read where it is: turned if it is by columns, and some rows at a time if by rows."""
-    rng, (n, k) = np.random.default_rng(rows), (8200 if rows == 1 else 2100, 516)
-    a, b, whole = problem(rng, 64, n, k, "float32", ("rows", order))
+    check_few_rows(rows, 8200 if rows == 1 else 2100, 516, "float32", order, add)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(128, 128), (127, 130), (300, 257), (61, 1030), (1030, 61)], ids=str)
+def test_few_rows_and_a_near_weight_by_columns_have_the_bits_of_many_rows(dtype, sizes):
+    """Rows of all numbers around those that fill vectors and panels."""
+    width, lanes = (getattr(products.compiled_products(dtype), name) for name in ("width", "lanes"))
+    some = {1, 3 * lanes // 4 - 1, 3 * lanes // 4, lanes, lanes + 1, 2 * lanes, width - 1, width, width + 1}
+    some |= {products.FEW_PANELS * width, products.FEW_PANELS * width + 1}
+    for rows in sorted(some):
+        check_few_rows(rows, *sizes, dtype, "columns", rows % 2 == 0)
+
+
+def check_few_rows(rows, n, k, dtype, order, add):
+    """The first rows of a product have the same bits in a product of only these."""
+    rng = np.random.default_rng(rows)
+    a, b, whole = problem(rng, 200, n, k, dtype, ("rows", order))
     expected = computed(a, b, whole, n, add, 1)[:rows]
     for threads in (1, 2):
         for by in ("rows", "columns"):
-            few = matrix(rng, rows, k, "float32", by)
+            few = matrix(rng, rows, k, dtype, by)
             few[...] = a[:rows]
             np.testing.assert_array_equal(computed(few, b, whole[:rows], n, add, threads), expected)
 

@@ -105,7 +105,8 @@ class TorchEngine(NumpyEngine):
         """See `Adapter`."""
         if _loops_take(arrays) and (out is None or out.is_contiguous()):
             result = _new_like(arrays[0]) if out is None else out
-            addresses, dtype = _addresses(arrays, result), _COMPUTED[result.dtype]
+            addresses = [*map(torch.Tensor.data_ptr, (*arrays, result))]
+            dtype = _COMPUTED[result.dtype]
             if array_loops.over_elements(self, formula, addresses, result.numel(), dtype, numbers):
                 return result
         if out is not None:
@@ -120,7 +121,7 @@ class TorchEngine(NumpyEngine):
             result = super().quick_rows(formula, [array.numpy() for array in arrays], axis)
             return None if result is None else self.lower(result)
         out = _new_like(arrays[0])
-        addresses = _addresses(arrays, out)
+        addresses = [*map(torch.Tensor.data_ptr, (*arrays, out))]
         array_loops.along_axis(self, formula, addresses, out.shape, axis, _COMPUTED[out.dtype])
         return out
 
@@ -210,10 +211,6 @@ def _new_like(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel() * tensor.element_size() < LARGE:
         return torch.empty_like(tensor)
     return torch.from_numpy(result_array(tuple(tensor.shape), _COMPUTED[tensor.dtype]))
-
-
-def _addresses(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> list[int]:
-    return [*map(torch.Tensor.data_ptr, tensors), out.data_ptr()]
 
 
 def _are_results_wrapped() -> bool:

@@ -39,8 +39,11 @@ FEW_ROWS = 16
 
 Their sums take the memory of B's packed block, of at least so many rows (`largest_block`).
 """
-STRIP = 64
-"""Columns of B in a strip of the transposed product; the result of each strip is transposed back."""
+STRIP, FEW_PANELS = 64, 2
+"""Columns of B in a strip of the transposed product, whose A has at most so many panels.
+
+The result of each strip is transposed back.
+"""
 
 # Rows of each thread from which on a product is divided by rows, though each thread then packs all of B; if B
 # has so many times as many columns, that takes longer than to read all of A.
@@ -180,7 +183,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
     gaps = PACKED_ROWS // functions.height - 1  # between groups of rows
     packed = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
-    turned = itemsize * (largest_block(k) + 2 * STRIP) * functions.width
+    turned = itemsize * (largest_block(k) + 2 * STRIP) * FEW_PANELS * functions.width
     return ProductPlan(functions, parts, by_rows, columns, larger(packed, turned))
 
 

@@ -1,6 +1,6 @@
-"""Products of few rows with a large B, which is read once and not packed; needs llvmlite.
+"""Products of few rows, whose B is not packed: that takes as long as half of the product; needs llvmlite.
 
-Their time is that of reading B from memory. The functions have the arguments ``(tiles, pack, by_panels, a,
+The functions have the arguments ``(tiles, pack, by_panels, a,
 a_row, a_column, m, b, b_row, b_column, n, k, c, c_line, add, work, most)``: compiled functions, factors with
 the distances of their rows and columns, the result, memory of a part, and how many columns are packed at a
 time.
@@ -9,14 +9,17 @@ time.
 import numpy as np
 
 from xpgrad.engine.compiled.native import call_with_numbers, elements, inside
-from xpgrad.engine.compiled.products.matrix import STRIP, block_of
+from xpgrad.engine.compiled.products.matrix import FEW_PANELS, STRIP, block_of
 from xpgrad.engine.compiled.register_tiles import CONTINUE, COPIED, SET, turn_tile
 
-__all__ = ["few_by_columns", "few_by_rows", "is_far"]
+__all__ = ["few_by_columns", "few_by_rows", "is_by_columns"]
 
-# So large is a B by columns that is read where it is: bytes, and multiply-adds of the product. Near caches
-# deliver it as fast as it is packed, and a single row leaves most of a vector unused.
+# A B by columns with so many bytes, in a product with so many multiply-adds, comes from memory. Then its
+# reading takes the time, whatever the product leaves unused of a vector.
 _FAR, _FAR_PRODUCT = 1 << 22, 1 << 22
+# The least elements of any other B that is read where it is. In its place A is packed, so B needs so many times
+# as many columns as A has rows: more if A's rows do not fill their vectors, which they must do for the most part.
+_LEAST, _WIDE, _WIDE_UNFILLED = 1 << 14, 2, 10
 
 
 def _add_rows(dtype):
@@ -68,14 +71,23 @@ def few_by_rows(dtype, lanes, height, vectors):
     return few_by_rows
 
 
-@inside()
-def is_far(size, m, n, k):
-    """Whether `few_by_columns` pays for a B of elements of this size."""
-    return size * n * k >= _FAR and m * n * k >= _FAR_PRODUCT
+def is_by_columns(dtype, lanes, vectors):
+    """The function that tells whether `few_by_columns` pays, for a B by columns."""
+    size, width = np.dtype(dtype).itemsize, lanes * vectors
+
+    @inside()
+    def is_by_columns(m, n, k):
+        if m <= width and size * n * k >= _FAR and m * n * k >= _FAR_PRODUCT:
+            return True
+        padded = (m + lanes - 1) // lanes * lanes
+        wide = _WIDE if m == padded else _WIDE_UNFILLED
+        return m <= FEW_PANELS * width and wide * m <= n and n * k >= _LEAST and 4 * m >= 3 * padded
+
+    return is_by_columns
 
 
 def few_by_columns(dtype, lanes, height, vectors):
-    """The function for a B by columns, and at most a panel's number of rows."""
+    """The function for a B by columns, and at most `FEW_PANELS` times as many rows as a panel has columns."""
     size, turn, add_rows = np.dtype(dtype).itemsize, turn_tile(dtype, lanes), _add_rows(dtype)
 
     @inside()

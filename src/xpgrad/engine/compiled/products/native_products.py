@@ -25,7 +25,7 @@ from xpgrad.engine.compiled.native import (
 )
 from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import FEW_ROWS, PACKED_ROWS, ROWS, block_of
-from xpgrad.engine.compiled.products.native_few_rows import few_by_columns, few_by_rows, is_far
+from xpgrad.engine.compiled.products.native_few_rows import few_by_columns, few_by_rows, is_by_columns
 from xpgrad.engine.compiled.records import Packing, ProductRecord, Products, length, positions
 from xpgrad.engine.compiled.register_tiles import (
     ADD,
@@ -282,6 +282,7 @@ def multiply(dtype, lanes, height, vectors):
     share_panels = _panels(lanes, vectors).share_panels
     shape = (dtype, lanes, height, vectors)
     by_rows, by_columns, many_rows = few_by_rows(*shape), few_by_columns(*shape), _many_rows(*shape)
+    pays_by_columns = is_by_columns(dtype, lanes, vectors)
     whole_lines = size * width % LINE == 0
 
     @inside()
@@ -308,7 +309,7 @@ def multiply(dtype, lanes, height, vectors):
             done = n // width * width
             by_rows(tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, 1, done, k, c, c_line, add, work,
                     most)  # fmt: skip
-        elif b_column != 1 and m <= width and is_far(size, m, n, k):
+        elif b_column != 1 and pays_by_columns(m, n, k):
             done = n
             by_columns(tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, b_column, n, k, c, c_line,
                        add, work, most)  # fmt: skip
