@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +118,8 @@ def is_alike(own: Any, other: Any) -> bool:
     """Whether memory that programs keep is the same, or holds the same numbers."""
     if isinstance(own, tuple):
         return all(map(is_alike, own, other))
+    if isinstance(own, np.ndarray):
+        return np.array_equal(own, other)
     return own is other or (isinstance(own, ctypes.Array) and [*own] == [*other])
 
 
@@ -315,6 +318,85 @@ def test_layers_on_other_batches(kind, rng, monkeypatch):
             assert (a.grad is None) == (b.grad is None)
             if a.grad is not None:
                 torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-11)
+    assert recordings.recorded < recordings.calls
+
+
+# -------------------------------------------------------------------------------------- single steps
+
+STEPS: dict[str, dict[str, Any]] = {
+    "lstm_cell": {"input_forget": True},
+    "gru_cell": {"linear_before_reset": 1},
+    "rnn_cell": {"clip": 1.0},
+}
+BATCHES = (33, 34, 35, 63, 64, 65, 17, 18, 15, 16, 1, 9, 8, 7, 6, 2, 120, 130, 140, 201)
+
+
+def single_step(
+    as_array: Any, rng: np.random.Generator, name: str, N: int, width: int, more: Any = (), **options: Any
+) -> Any:
+    """The outputs and the gradients of a step; `more` are the gradient's options."""
+    rows, has_bias = GATES[name.removesuffix("_cell")] * width, options.pop("has_bias", True)
+    shapes = {"X": (N, 6), "H": (N, width), "W": (rows, 6), "R": (rows, width)}
+    shapes |= {"C": (N, width)} if name == "lstm_cell" else {}
+    shapes |= {"B": (2 * rows,)} if has_bias else {}
+    arrays = {key: as_array(rng.normal(size=shape).astype(np.float32)) for key, shape in shapes.items()}
+    forward, backward = (getattr(xpgrad, one) for one in (name, f"{name}_grad"))
+    out, taken = forward(**arrays, **options), inspect.signature(backward).parameters
+    kept = {key: value for key, value in out._asdict().items() if key in taken}
+    more = dict(more)
+    if "sample_weight" in more:
+        more["sample_weight"] = as_array(rng.normal(size=N).astype(np.float32))
+    grad_H = as_array(rng.normal(size=(N, width)).astype(np.float32))
+    return out, backward(**arrays, **kept, grad_H=grad_H, **options, **more)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("width", [8, 40])
+@pytest.mark.parametrize("name", STEPS)
+def test_single_steps_of_other_batches(name, width, has_bias, team, rng, monkeypatch):
+    """Around the rows of tiles, of vectors and of products that read weights where they are."""
+    monkeypatch.setattr(sharing, "ARRAY", 600)
+    monkeypatch.setattr(sharing, "PRODUCT", 1 << 14)
+    recordings = Recordings(monkeypatch)
+    for number, N in enumerate(BATCHES):
+        single_step(team, rng, name, N, width, has_bias=has_bias, **(STEPS[name] if number % 2 else {}))
+    assert recordings.recorded < recordings.calls
+
+
+@pytest.mark.parametrize(
+    "more", [{"per_sample": True}, {"per_sample": "norm"}, {"per_sample": True, "sample_weight": 1}], ids=str
+)
+@pytest.mark.parametrize("name", ["lstm_cell", "gru_cell"])
+def test_options_of_a_single_steps_gradient(more, name, team, rng, monkeypatch):
+    recordings = Recordings(monkeypatch)
+    for N in (33, 34, 35, 36, 17, 18, 15, 1, 9, 8):
+        single_step(team, rng, name, N, 8, more)
+    assert recordings.recorded < recordings.calls
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_cells_on_other_batches(kind, rng, monkeypatch):
+    """With biases, which are joined of parts, and without, beside PyTorch's; states are perhaps slices."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    import xpgrad_torch
+
+    recordings = Recordings(monkeypatch)
+    for bias in (True, False):
+        libraries = xpgrad_torch, torch.nn
+        ours, theirs = (getattr(library, kind)(5, 8, bias=bias).double() for library in libraries)
+        theirs.load_state_dict(ours.state_dict())
+        for N in (12, 11, 10, 7, 7, 3, 2, 1, 40):
+            x, state = torch.from_numpy(rng.normal(size=(N, 5))), torch.from_numpy(rng.normal(size=(60, 16)))
+            h = state[:N, :8] if N % 2 else state[:N, :8].contiguous()
+            results = []
+            for module in (ours, theirs):
+                module.zero_grad()
+                given = [one.clone().requires_grad_() if N % 3 else one for one in (x, h)]
+                out = module(given[0], (given[1], given[1]) if kind == "LSTMCell" else given[1])
+                sum(one.square().sum() for one in (out if isinstance(out, tuple) else (out,))).backward()
+                results.append([*(one.grad for one in (*given, *module.parameters()))])
+            for a, b in zip(*results, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
     assert recordings.recorded < recordings.calls
 
 

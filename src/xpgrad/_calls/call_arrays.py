@@ -15,7 +15,13 @@ import numpy as np
 from xpgrad._calls.computation import Computation
 from xpgrad._calls.plans import Asked
 from xpgrad._operators.arguments import check_known
-from xpgrad._recurrent.timeline import MaskedTimeline, RecordedTimeline, Timeline, UncountedTimeline
+from xpgrad._recurrent.timeline import (
+    MaskedTimeline,
+    OneStepTimeline,
+    RecordedTimeline,
+    Timeline,
+    UncountedTimeline,
+)
 from xpgrad.engine import Recorder, TimeLoops
 from xpgrad.engine.programs.instructions import CannotRecordError
 
@@ -116,6 +122,8 @@ class _RecordedArrays(CallArrays):
         self, steps: int, batch: int, lengths: Any, reverse: bool, like: Any
     ) -> Timeline | RecordedTimeline:
         """See CallArrays. A program reads the lengths of each call."""
+        if lengths is None and steps == 1:
+            return OneStepTimeline(self.engine.xp, batch, reverse, like)
         if lengths is None and self.engine.steps is None:
             return Timeline(self.engine.xp, steps, batch, None, reverse, like)
         given = None if lengths is None else self.engine.input("sequence_lens")

@@ -343,7 +343,7 @@ class _UnplannedCall(NamedTuple):
         layouts, numbers = dict(self.layouts), self.lengths.numbers
         if numbers is not None:
             layouts["sequence_lens"] = numbers.shape, row_major(numbers.shape)
-        if sized and not joined:
+        if sized and joined.keys().isdisjoint(sized):
             return self._of_sizes(CallSizes(layouts, sized), self._recorded)
         if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
             shared = shared_steps(layouts, self.options)

@@ -33,8 +33,12 @@ class OneStep:
         name, arguments = self._unit.step_name, self._unit.step_arguments
         operands = (*arguments, *self._saved.values(), *self._cotangents.values(), "sample_weight")
         optional = tuple(name for name in arguments if name in self._backward.optional)
-        gradient = Operation(f"{name}_grad", self._compute_gradients, operands, arguments, optional)
-        return Operation(name, self._compute, arguments), gradient
+        sized = ("X", *self._states.values())
+        graded = (*sized, *self._saved.values(), *self._cotangents.values(), "sample_weight")
+        gradient = Operation(
+            f"{name}_grad", self._compute_gradients, operands, arguments, optional, sized=graded
+        )
+        return Operation(name, self._compute, arguments, sized=sized), gradient
 
     def _compute(self, asked: Asked, **options: Any) -> Any:
         """Check and compute, or record: the step's results."""

@@ -197,7 +197,7 @@ class Timeline(RowOrder):
         self._steps[:, _SPAN.rows], self._steps[:, _SPAN.now] = counts, starts
         self._steps[1:, _SPAN.before] = starts[:-1]
 
-    def forward(self) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self) -> tuple[Any, Any]:
         return self._steps[:1], self._steps[1:]
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
@@ -324,6 +324,23 @@ class Timeline(RowOrder):
     def _take(self, array: Any, index: np.ndarray) -> Any:
         indices = self.xp.asarray(index.astype(np.int64), device=device(self._like))
         return self.xp.take(array, indices, axis=0)
+
+
+class OneStepTimeline(Timeline):
+    """The order of the rows of a single step, in a program: N may be a symbol, so its steps are Spans."""
+
+    def __init__(self, xp: Any, batch: Any, reverse: bool, like: Any) -> None:
+        self.xp, self.steps, self.batch, self.reverse, self._like = xp, 1, batch, reverse, like
+        self.dense, self.rows, self.pieces = True, batch, batch
+
+    def forward(self) -> tuple[list[Span], list[Span]]:
+        return [Span(self.batch)], []
+
+    def chunks(self, limit: int | None) -> Iterator[Chunk]:
+        yield Chunk(0, self.batch, [], [Span(self.batch)])
+
+    def last(self, rows: Any, initial: Any) -> Any:
+        return rows
 
 
 class _Pieces(NamedTuple):

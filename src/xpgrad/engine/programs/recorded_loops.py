@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiled.machine import LoopWeight, Machine, Resets
+from xpgrad.engine.compiled.machine import LoopSize, LoopWeight, Machine, Resets, TimeLoop
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
-from xpgrad.engine.process.memory import line_of
+from xpgrad.engine.process.memory import address_of, line_of
+from xpgrad.engine.process.sharing import cuts
 from xpgrad.engine.programs.instructions import Location, Quantity, RunTimeLoop, pack
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import merged, real_strides
 from xpgrad.engine.programs.recorded_images import RecordedImages
 from xpgrad.engine.programs.schedule import RowSlice, Schedule, ScheduledChunk, ScheduledSteps, move_rows
 from xpgrad.engine.standard import first_row
+from xpgrad.engine.symbols import of_numbers
 
 
 class RecordedLoops(RecordedImages):
@@ -123,8 +125,10 @@ class RecordedLoops(RecordedImages):
         self._draft.add(pack(functions, (k, n), prod(lead), sum(steps), places, self._team))
         return LoopWeight(weight, panels)
 
-    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | ScheduledSteps) -> None:
-        """The time loop, compiled."""
+    def scan(
+        self, stages: Sequence[Elementwise | Product], steps: np.ndarray | list[Span] | ScheduledSteps
+    ) -> None:
+        """The time loop, compiled. Of a single step with symbols, `steps` are Spans."""
         if (steps.count.most if isinstance(steps, ScheduledSteps) else len(steps)) == 0:
             return
         if isinstance(steps, ScheduledSteps):
@@ -133,6 +137,8 @@ class RecordedLoops(RecordedImages):
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
             self._scan_one_step(stages, steps)
             return
+        elif isinstance(steps, list):
+            loop = self._loop_of_one_step(stages, *steps)
         else:
             loop = self._machine.time_loop(stages, steps, by_stages=True)
         self._draft.add(RunTimeLoop(loop, stages, self._team))
@@ -147,9 +153,17 @@ class RecordedLoops(RecordedImages):
         table = Recorded(self, Location(marks.block, marks.bytes // unit, (1,)), (size,))
         return Resets(self.xp.reshape(table, (1, -1)), self._carried)
 
-    def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+    def _loop_of_one_step(self, stages: Sequence[Elementwise | Product], span: Span) -> TimeLoop:
+        """The loop over the rows of a single step."""
+        rows = span.rows
+        loop = self._machine.time_loop(stages, LoopSize(1, rows, rows))
+        kept = _table_of(span), _cuts_of(rows, loop.parts)
+        spans, bounds = map(_address, kept)
+        return loop._replace(head=loop.head._replace(spans=spans, bounds=bounds), kept=kept)
+
+    def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | list[Span]) -> None:
         """Run the stages in turn, with products of weights that are not packed."""
-        span = Span._make(steps[0].tolist())
+        span = steps[0] if isinstance(steps, list) else Span._make(steps[0].tolist())
         for stage in stages:
             if isinstance(stage, Product):
                 first = first_row(stage.source, span)
@@ -205,6 +219,19 @@ class RecordedLoops(RecordedImages):
         team, width = self._team, result.shape[-1]
         self._draft.add(move_rows(kind, self._schedule, reverse, places, width, chunk, team, self._name))
         return result
+
+
+_address = of_numbers(address_of)
+
+
+@of_numbers
+def _table_of(span: Span) -> np.ndarray:
+    return np.asarray([span], dtype=np.int64)
+
+
+@of_numbers
+def _cuts_of(rows: int, parts: int) -> np.ndarray:
+    return np.asarray(cuts(rows, parts), dtype=np.int64)
 
 
 def _is_stack(x: Recorded) -> bool:

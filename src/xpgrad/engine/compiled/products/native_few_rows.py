@@ -17,8 +17,9 @@ __all__ = ["few_by_columns", "few_by_rows", "is_by_columns"]
 # A B by columns with so many bytes, in a product with so many multiply-adds, comes from memory. Then its
 # reading takes the time, whatever the product leaves unused of a vector.
 _FAR, _FAR_PRODUCT = 1 << 22, 1 << 22
-# The least elements of any other B that is read where it is. In its place A is packed, so B needs so many times
-# as many columns as A has rows: more if A's rows do not fill their vectors, which they must do for the most part.
+# The least elements of any other B that is read where it is. In its place A is packed, so B needs so many
+# times as many columns as A has rows: more if A's rows do not fill their vectors, which they must do for the
+# most part.
 _LEAST, _WIDE, _WIDE_UNFILLED = 1 << 14, 2, 10
 
 
