@@ -46,6 +46,11 @@ def many_packed(number):
     )
 
 
+def nodes(number):
+    """Numbers of rows from 300 on, as of the nodes of graphs."""
+    return torch.randn(300 + number % 600, 64)
+
+
 def images(number):
     """Heights and widths from 20 on."""
     return torch.randn(2, 32, 20 + number % 24, 20 + number // 24 % 24)
@@ -62,6 +67,7 @@ WORKS = {
     "LSTM(64, 64), packed": (lambda library: library.LSTM(64, 64), packed),
     "LSTM(64, 64), batches": (lambda library: library.LSTM(64, 64), many_sequences),
     "LSTM(64, 64), packed batches": (lambda library: library.LSTM(64, 64), many_packed),
+    "GRUCell(64, 64), batches": (lambda library: library.GRUCell(64, 64), nodes),
     "Conv2d(32, 32, 3)": (lambda library: library.Conv2d(32, 32, 3, padding=1), images),
     "Conv2d(32, 64, 3), batches": (lambda library: library.Conv2d(32, 64, 3), batches),
 }

@@ -359,8 +359,16 @@ def test_single_steps_of_other_batches(name, width, has_bias, team, rng, monkeyp
     monkeypatch.setattr(sharing, "PRODUCT", 1 << 14)
     recordings = Recordings(monkeypatch)
     for number, N in enumerate(BATCHES):
-        single_step(team, rng, name, N, width, has_bias=has_bias, **(STEPS[name] if number % 2 else {}))
-    assert recordings.recorded < recordings.calls
+        seeds, found = [np.random.default_rng(N) for _ in range(2)], []
+        for engine, seed in zip((None, "standard"), seeds, strict=True):
+            with xpgrad.use_engine(engine):
+                options = STEPS[name] if number % 2 else {}
+                results = single_step(team, seed, name, N, width, has_bias=has_bias, **options)
+            found.append([x for part in results for x in part if x is not None])
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert recordings.calls == 2 * len(BATCHES)
+    assert recordings.recorded < 0.75 * recordings.calls
 
 
 @pytest.mark.parametrize(
