@@ -39,10 +39,11 @@ FEW_ROWS = 16
 
 Their sums take the memory of B's packed block, of at least so many rows (`largest_block`).
 """
-STRIP, FEW_PANELS = 64, 2
-"""Columns of B in a strip of the transposed product, whose A has at most so many panels.
+STRIP, FEW_PANELS, WIDE = 64, 2, 2
+"""Of a transposed product, see `native_few_rows`: the columns of B in a strip, and the most panels of A.
 
-The result of each strip is transposed back.
+With more than one panel, B has at least `WIDE` columns for each row of A. The result of each strip is
+transposed back.
 """
 
 # Rows of each thread from which on a product is divided by rows, though each thread then packs all of B; if B
@@ -183,8 +184,14 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
     gaps = PACKED_ROWS // functions.height - 1  # between groups of rows
     packed = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
-    turned = itemsize * (largest_block(k) + 2 * STRIP) * FEW_PANELS * functions.width
+    turned = itemsize * (largest_block(k) + 2 * STRIP) * _turned_rows(m, n, functions.width)
     return ProductPlan(functions, parts, by_rows, columns, larger(packed, turned))
+
+
+@of_numbers
+def _turned_rows(m: int, n: int, width: int) -> int:
+    """The most rows of A, in whole panels, in a product that is computed as its transpose."""
+    return width * (FEW_PANELS if m > width and n > WIDE * width else 1)
 
 
 def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:

@@ -9,7 +9,7 @@ time.
 import numpy as np
 
 from xpgrad.engine.compiled.native import call_with_numbers, elements, inside
-from xpgrad.engine.compiled.products.matrix import FEW_PANELS, STRIP, block_of
+from xpgrad.engine.compiled.products.matrix import FEW_PANELS, STRIP, WIDE, block_of
 from xpgrad.engine.compiled.register_tiles import CONTINUE, COPIED, SET, turn_tile
 
 __all__ = ["few_by_columns", "few_by_rows", "is_by_columns"]
@@ -17,10 +17,9 @@ __all__ = ["few_by_columns", "few_by_rows", "is_by_columns"]
 # A B by columns with so many bytes, in a product with so many multiply-adds, comes from memory. Then its
 # reading takes the time, whatever the product leaves unused of a vector.
 _FAR, _FAR_PRODUCT = 1 << 22, 1 << 22
-# The least elements of any other B that is read where it is. In its place A is packed, so B needs so many
-# times as many columns as A has rows: more if A's rows do not fill their vectors, which they must do for the
-# most part.
-_LEAST, _WIDE, _WIDE_UNFILLED = 1 << 14, 2, 10
+# The least elements of any other B that is read where it is. In its place A is packed, so B needs `WIDE`
+# columns for each row of A: more if A's rows do not fill their vectors, which they must do for the most part.
+_LEAST, _WIDE_UNFILLED = 1 << 14, 10
 
 
 def _add_rows(dtype):
@@ -81,7 +80,7 @@ def is_by_columns(dtype, lanes, vectors):
         if m <= width and size * n * k >= _FAR and m * n * k >= _FAR_PRODUCT:
             return True
         padded = (m + lanes - 1) // lanes * lanes
-        wide = _WIDE if m == padded else _WIDE_UNFILLED
+        wide = WIDE if m == padded else _WIDE_UNFILLED
         return m <= FEW_PANELS * width and wide * m <= n and n * k >= _LEAST and 4 * m >= 3 * padded
 
     return is_by_columns
