@@ -386,11 +386,25 @@ def test_what_a_row_formula_keeps_in_place():
 def test_small_calls_take_the_short_way(monkeypatch):
     """Checked by what they pass: nothing of the general way."""
     x = np.linspace(-1, 1, 1000, dtype=np.float32)
-    expected = xpgrad.silu_grad(x, x), xpgrad.softmax_grad(x.reshape(8, 125), x.reshape(8, 125))
+    images = x.reshape(8, 5, 25)
+    expected = [xpgrad.silu_grad(x, x), *(xpgrad.softmax_grad(images, images, axis=axis) for axis in (1, -1))]
     for name in ("elementwise", "over_rows"):
         monkeypatch.setattr(array_loops, name, None)
     np.testing.assert_array_equal(xpgrad.silu_grad(x, x), expected[0])
-    np.testing.assert_array_equal(xpgrad.softmax_grad(x.reshape(8, 125), x.reshape(8, 125)), expected[1])
+    for axis, right in zip((1, -1), expected[1:], strict=True):
+        np.testing.assert_array_equal(xpgrad.softmax_grad(images, images, axis=axis), right)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_leaf_without_a_graph_takes_the_short_way(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.linspace(-1, 1, 1000).reshape(8, 5, 25).requires_grad_()
+    assert xpgrad.softmax(x, axis=1).requires_grad
+    monkeypatch.setattr(array_loops, "elementwise", None)
+    monkeypatch.setattr(array_loops, "over_rows", None)
+    with torch.no_grad():
+        torch.testing.assert_close(xpgrad.relu(x), x.relu())
+        torch.testing.assert_close(xpgrad.softmax(x, axis=1), x.softmax(1))
 
 
 @pytest.mark.usefixtures("compiled")

@@ -327,7 +327,7 @@ class Timeline(RowOrder):
 
 
 class OneStepTimeline(Timeline):
-    """The order of the rows of a single step, in a program: N may be a symbol, so its steps are Spans."""
+    """The order of the rows of a single step in a program; N may be a symbol, so steps are lists of Spans."""
 
     def __init__(self, xp: Any, batch: Any, reverse: bool, like: Any) -> None:
         self.xp, self.steps, self.batch, self.reverse, self._like = xp, 1, batch, reverse, like

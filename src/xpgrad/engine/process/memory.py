@@ -186,9 +186,10 @@ _RESULTS_KEPT = 1 << 28  # bytes that a process keeps
 
 
 class _Memory(np.ndarray):
-    """Bytes for results; the first cache line begins at number `begin`, `room` bytes follow it.
+    """Memory for results: `room` bytes from number `begin` on, where a cache line begins.
 
-    `kept` is the time when it was kept. Being of another class than its arrays, it stays their base.
+    `kept` is the time when it was kept. NumPy keeps it as the base of a `_Lease`, and this as the base of an
+    array, because they are of different classes.
     """
 
     __slots__ = ("begin", "kept", "room")
@@ -198,10 +199,7 @@ class _Memory(np.ndarray):
 
 
 class _Lease(np.ndarray):
-    """The base of one array in a `_Memory`, its own base.
-
-    The last view of the array frees it: then the memory is kept for another result.
-    """
+    """All bytes of a `_Memory`, for one array. The last view of the array frees the lease, not the memory."""
 
     __slots__ = ()
 

@@ -21,7 +21,7 @@ def jit_enabled() -> bool:
 
 def wants_jit(word: str) -> bool:
     """The meaning of a value of ``XPGRAD_JIT``; empty means yes."""
-    wanted = _WORDS.get(word) if word in _WORDS else _WORDS.get(word.strip().lower())
+    wanted = _WORDS.get(word.strip().lower())
     if wanted is None:
         raise ValueError(f"XPGRAD_JIT is {word!r}, expected 1, true, yes or on, or 0, false, no or off")
     return wanted

@@ -128,7 +128,7 @@ class RecordedLoops(RecordedImages):
     def scan(
         self, stages: Sequence[Elementwise | Product], steps: np.ndarray | list[Span] | ScheduledSteps
     ) -> None:
-        """The time loop, compiled. Of a single step with symbols, `steps` are Spans."""
+        """The time loop, compiled. `steps` are Spans for a single step, whose rows may be a symbol."""
         if (steps.count.most if isinstance(steps, ScheduledSteps) else len(steps)) == 0:
             return
         if isinstance(steps, ScheduledSteps):

@@ -1,9 +1,8 @@
 """Products of few rows, whose B is not packed: that takes as long as half of the product; needs llvmlite.
 
-The functions have the arguments ``(tiles, pack, by_panels, a,
-a_row, a_column, m, b, b_row, b_column, n, k, c, c_line, add, work, most)``: compiled functions, factors with
-the distances of their rows and columns, the result, memory of a part, and how many columns are packed at a
-time.
+The functions have the arguments ``(tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, b_column, n, k,
+c, c_line, add, work, most)``: compiled functions, factors with the distances of their rows and columns, the
+result, memory of a part, and how many columns are packed at a time.
 """
 
 import numpy as np
