@@ -185,7 +185,7 @@ _PAGE = 1 << 12
 _RESULTS_KEPT = 1 << 28  # bytes that a process keeps
 
 
-class _Memory(np.ndarray):
+class _ResultBytes(np.ndarray):
     """Memory for results: `room` bytes from number `begin` on, where a cache line begins.
 
     `kept` is the time when it was kept. NumPy keeps it as the base of a `_Lease`, and this as the base of an
@@ -199,7 +199,7 @@ class _Memory(np.ndarray):
 
 
 class _Lease(np.ndarray):
-    """All bytes of a `_Memory`, for one array. The last view of the array frees the lease, not the memory."""
+    """All of a `_ResultBytes`, for one array. The array's last view frees the lease, not the memory."""
 
     __slots__ = ()
 
@@ -215,11 +215,11 @@ class _ResultMemory:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[_Memory]] = {}
+        self._kept: dict[int, list[_ResultBytes]] = {}
         self._bytes, self._time = 0, 0
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> _Memory | None:
+    def take(self, size: int) -> _ResultBytes | None:
         """Take memory of this size or the next larger ones, at most twice as large; None if there is none."""
         if not self._lock.acquire(blocking=False):
             return None
@@ -234,7 +234,7 @@ class _ResultMemory:
         finally:
             self._lock.release()
 
-    def keep(self, memory: _Memory) -> None:
+    def keep(self, memory: _ResultBytes) -> None:
         """Keep it; without room for all, the memory that was kept first goes."""
         if not self._lock.acquire(blocking=False):
             return
@@ -253,8 +253,8 @@ class _ResultMemory:
 _results = _ResultMemory()
 
 
-def _new_memory(room: int) -> _Memory:
-    memory = _Memory(room + LINE, _BYTE)
+def _new_memory(room: int) -> _ResultBytes:
+    memory = _ResultBytes(room + LINE, _BYTE)
     memory.begin, memory.room = -address_of(memory) % LINE, room
     return memory
 
