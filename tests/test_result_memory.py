@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import numpy as np
@@ -44,6 +45,19 @@ def test_memory_comes_back_with_the_last_view():
     again = memory.result_array((15, 10), np.dtype(np.float64))
     assert again.ctypes.data == address
     assert kept() == []
+
+
+def test_views_and_copies_of_a_base_give_nothing_back(capsys):
+    """Nobody needs a result's base, but anybody may look at it."""
+    array = memory.result_array((30, 10), FLOAT)
+    part, same = array.base[:5], copy.copy(array.base)
+    del same
+    assert kept() == []
+    del array
+    assert kept() == []
+    del part
+    assert kept() == [1280]
+    assert not capsys.readouterr().err
 
 
 def test_a_small_result_has_its_own():

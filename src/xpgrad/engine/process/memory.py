@@ -204,7 +204,9 @@ class _Lease(np.ndarray):
     __slots__ = ()
 
     def __del__(self) -> None:
-        _results.keep(self.base)  # type: ignore[arg-type]
+        memory = self.base
+        if isinstance(memory, _ResultBytes):  # else it is a view or a copy of a lease
+            _results.keep(memory)
 
 
 class _ResultMemory:
