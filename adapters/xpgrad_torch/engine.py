@@ -221,19 +221,24 @@ def _are_results_wrapped() -> bool:
 
 def is_plain(tensor: Any) -> bool:
     """Tell whether the tensor is on the CPU and its memory can be read."""
-    # one function: with empty caches each call of a function in Python takes a microsecond
-    if type(tensor) not in PLAIN_KINDS or not tensor.is_cpu or tensor.layout is not torch.strided:
-        return False
-    return not (is_wrapped(tensor) or tensor.is_neg()) and (tensor.data_ptr() != 0 or not tensor.numel())
+    return _on_cpu(tensor) and not tensor.is_neg() and not _lacks_memory(tensor)
+
+
+def _on_cpu(tensor: Any) -> bool:
+    """Tell whether the tensor is on the CPU, strided, and wrapped by nothing."""
+    plain = type(tensor) in PLAIN_KINDS and tensor.is_cpu and tensor.layout is torch.strided
+    return plain and not is_wrapped(tensor)
+
+
+def _lacks_memory(tensor: torch.Tensor) -> bool:
+    """Tell whether a CPU tensor has elements but no memory, as a zero or functional tensor."""
+    return tensor.data_ptr() == 0 and tensor.numel() > 0
 
 
 def _check_memory(tensor: Any) -> None:
     """Raise RuntimeError for a tensor whose storage was freed: PyTorch's operators would read there."""
-    if type(tensor) not in PLAIN_KINDS or not tensor.is_cpu or tensor.layout is not torch.strided:
-        return
     # the storage of a zero tensor or of a functional tensor has a size
-    lacks_memory = not is_wrapped(tensor) and tensor.data_ptr() == 0 and tensor.numel() > 0
-    if lacks_memory and not tensor.untyped_storage().size():
+    if _on_cpu(tensor) and _lacks_memory(tensor) and not tensor.untyped_storage().size():
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} has a storage of 0 bytes, expected "
             f"{tensor.numel() * tensor.element_size()}"

@@ -231,7 +231,7 @@ class _CrossEntropy:
         self.probabilities = None
 
     def _wrong_classes(self, label: Any) -> list[int] | None:
-        """The least and the largest label if they are no classes; None if labels have no values."""
+        """The least label if it is negative, the largest if too large; None if labels have no values."""
         N, C, rest = self.rows
         if not N * rest:
             return []
@@ -241,7 +241,7 @@ class _CrossEntropy:
             low, high = int(self.xp.min(label)), int(self.xp.max(label))
         except RuntimeError:
             return None  # under a transformation or a tracer
-        return [number for number in (low, high) if not 0 <= number < C]
+        return [low] * (low < 0) + [high] * (high >= C)
 
     def _denominator(self) -> Any:
         """The mean's divisor: the sum of the counted labels' weights, or the number of samples."""

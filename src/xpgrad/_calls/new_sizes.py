@@ -61,19 +61,16 @@ class CallSizes:
     def __init__(self, layouts: Layouts, names: Sequence[str]) -> None:
         self._layouts, self._memory = layouts, dict[str, _AxesInMemory]()
         kind: list[Any] = []
-        for name, layout in layouts.items():
-            kind.append((name, *self._kind_of(name, *layout)) if name in names else (name, layout))
+        for name, (shape, strides) in layouts.items():  # of a Joined, its parts and shape
+            memory = _AxesInMemory.of(shape, strides) if name in names else None
+            if memory is not None and (*strides,) == memory.strides(shape):
+                self._memory[name] = memory
+                kind.append((name, len(shape), shape[1:2], memory))
+            else:
+                kind.append((name, shape, strides))
         self.kind = tuple(kind)
         self._axes = [(name, k) for name in self._memory for k in range(len(layouts[name][0])) if k != 1]
         self.sizes = tuple([layouts[name][0][axis] for name, axis in self._axes])
-
-    def _kind_of(self, name: str, shape: Sequence[int], strides: Sequence[int]) -> tuple[Any, ...]:
-        """What the kind holds of an array whose sizes vary if its strides follow from them."""
-        memory = _AxesInMemory.of(shape, strides)
-        if (*strides,) != memory.strides(shape):
-            return shape, strides
-        self._memory[name] = memory
-        return len(shape), shape[1:2], memory
 
     def layouts(self, sizes: Sequence[Any]) -> Layouts:
         """The layouts of a call with other sizes."""

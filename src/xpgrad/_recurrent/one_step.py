@@ -31,12 +31,11 @@ class OneStep:
     def operations(self) -> tuple[Operation, Operation]:
         """The step and its gradient."""
         name, arguments = self._unit.step_name, self._unit.step_arguments
-        operands = (*arguments, *self._saved.values(), *self._cotangents.values(), "sample_weight")
         optional = tuple(name for name in arguments if name in self._backward.optional)
         sized = ("X", *self._states.values())
-        graded = (*sized, *self._saved.values(), *self._cotangents.values(), "sample_weight")
+        more = (*self._saved.values(), *self._cotangents.values(), "sample_weight")
         gradient = Operation(
-            f"{name}_grad", self._compute_gradients, operands, arguments, optional, sized=graded
+            f"{name}_grad", self._compute_gradients, (*arguments, *more), arguments, optional, (*sized, *more)
         )
         return Operation(name, self._compute, arguments, sized=sized), gradient
 

@@ -403,14 +403,13 @@ def _over_rows_in_order(
 ) -> tuple:
     """The outputs: by the loops for rows, for rows side by side, or on copies."""
     compiling = jit_enabled()
-    each = [array for array in operands[: len(formula.each)] if array is not None]
-    A, n, B = shape = each[0].shape
-    dtype = each[0].dtype
+    first = next(array for array in operands if array is not None)
+    A, n, B = shape = first.shape
+    dtype = first.dtype
     replaced = None
     if out is not None and formula.each_output is not None:
         replaceable = [name in formula.replaceable for name in formula.operands]
         operands, replaced = _apart(operands, out, replaceable)
-        each = [array for array in operands[: len(formula.each)] if array is not None]
     results = _row_results(formula, shape, dtype, out)
     kinds = _row_kinds(formula, operands, B > 1) if compiling and (out is None or _is_plain(out)) else None
     if kinds and A * B:
@@ -470,11 +469,16 @@ def _rows_together(n: int, B: int, A: int, machine: Machine) -> int:
     return min(B, max(_LEAST_ROWS, min(MOST_ROWS, _ROWS_ELEMENTS // n, -(-B // pieces))))
 
 
+def _kind(array: Array | None) -> str | None:
+    """The kind of an operand of a compiled loop, if it is contiguous."""
+    return None if array is None else "integers" if array.dtype.kind == "i" else "each"
+
+
 def _row_kinds(formula: RowFormula, operands: Operands, side_by_side: bool) -> tuple[str | None, ...] | None:
     """The kinds of the operands of a compiled loop; None if an operand needs a copy."""
     kinds: list[str | None] = []
     for name, array in zip(formula.operands, operands, strict=True):
-        kind = None if array is None else "integers" if array.dtype.kind == "i" else "each"
+        kind = _kind(array)
         if array is not None and name in formula.each and not _is_plain(array):
             if not side_by_side or not array.flags.aligned or array.strides[-1] not in (0, array.itemsize):
                 return None
@@ -551,8 +555,7 @@ def _rows_by_loop(
     """The outputs for contiguous rows (rows, n) by the compiled loop, perhaps in the memory of `out`."""
     (rows, n), dtype = next((x.shape, x.dtype) for x in operands if x is not None)
     values = _row_results(formula, (rows, n), dtype, out)
-    kinds = _row_kinds(formula, operands, False)
-    assert kinds is not None  # the rows are contiguous
+    kinds = tuple(map(_kind, operands))
     run = loop_code(formula, kinds, None, name_of(dtype)).run
     run(0, rows, n, *map(address_of, _row_arguments(formula, operands, kinds, values, None)), *numbers)
     return [values[name] for name in formula.outputs]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.compiled.records import LoopHead, Panels, Rows, positions
+from xpgrad.engine.compiled.records import ArraysHead, LoopHead, Panels, Rows, positions
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 from xpgrad.engine.process import guard, sharing
 from xpgrad.engine.process.blas import in_one_thread
@@ -165,16 +165,13 @@ class Machine:
         The caller keeps the arrays at these addresses alive. The threads run only compiled code, so none
         waits for the interpreter lock; for their number see `deal`.
         """
-        team = self.team
-        parts = team.free() if size >= sharing.ARRAY else 1
+        parts = self.parts(size)
         if parts == 1:
             code.run(0, count, *sizes, *addresses, *numbers)
         else:
-            # a records.ArraysHead, and what follows it
-            data = integers((count, parts, *sizes, *addresses, *map(bits, numbers)))
-            team.run(code.part, ctypes.addressof(data), parts)
-        if guard.on:
-            guard.check_results("a loop over arrays")
+            data = integers([*ArraysHead(count, parts), *sizes, *addresses, *map(bits, numbers)])
+            self.team.run(code.part, ctypes.addressof(data), parts)
+        guard.check_results("a loop over arrays")
 
     # --- time loops
 

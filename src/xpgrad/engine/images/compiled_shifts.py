@@ -32,7 +32,7 @@ from xpgrad.engine.compiled.register_tiles import Tiles, tiles
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import Workspaces, address_of, name_of
+from xpgrad.engine.process.memory import Workspaces, address_of, address_of_kept, name_of
 from xpgrad.engine.process.team import Team, integers
 from xpgrad.engine.symbols import SizeSymbol, of_numbers
 
@@ -255,7 +255,7 @@ def _batch(shape: Sequence[int]) -> Batch:
     return Batch(0, prod(shape[1:]), prod(shape[2:]))
 
 
-_address, _length = of_numbers(address_of), of_numbers(len)
+_length = of_numbers(len)
 
 
 @of_numbers
@@ -265,7 +265,7 @@ def _elements_of(rows: np.ndarray) -> int:
 
 
 def _table(rows: np.ndarray) -> Table:
-    return Table(_address(rows), _length(rows))
+    return Table(address_of_kept(rows), _length(rows))
 
 
 # --- how much of the grid is in memory

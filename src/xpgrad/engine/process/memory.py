@@ -30,6 +30,9 @@ def address_of(array: np.ndarray) -> int:
         return array.__array_interface__["data"][0]
 
 
+address_of_kept = of_numbers(address_of)
+"""The address of memory that a program keeps, which may depend on symbols."""
+
 COMPUTED = {np.dtype(name): name for name in ("float32", "float64")}
 """The dtypes of compiled computations, by name."""
 
@@ -186,16 +189,14 @@ _RESULTS_KEPT = 1 << 28  # bytes that a process keeps
 
 
 class _ResultBytes(np.ndarray):
-    """Memory for results: `room` bytes from number `begin` on, where a cache line begins.
+    """Memory for results; `kept` is the time when it was kept.
 
-    `kept` is the time when it was kept. NumPy keeps it as the base of a `_Lease`, and this as the base of an
-    array, because they are of different classes.
+    NumPy keeps it as the base of a `_Lease`, and this as the base of an array, because they are of different
+    classes.
     """
 
-    __slots__ = ("begin", "kept", "room")
-    begin: int
+    __slots__ = ("kept",)
     kept: int
-    room: int
 
 
 class _Lease(np.ndarray):
@@ -243,22 +244,16 @@ class _ResultMemory:
         try:
             self._time += 1
             memory.kept = self._time
-            self._kept.setdefault(memory.room, []).append(memory)
-            self._bytes += memory.room
+            self._kept.setdefault(len(memory), []).append(memory)
+            self._bytes += len(memory)
             while self._bytes > _RESULTS_KEPT:
                 oldest = min(filter(None, self._kept.values()), key=lambda memories: memories[0].kept)
-                self._bytes -= oldest.pop(0).room
+                self._bytes -= len(oldest.pop(0))
         finally:
             self._lock.release()
 
 
 _results = _ResultMemory()
-
-
-def _new_memory(room: int) -> _ResultBytes:
-    memory = _ResultBytes(room + LINE, _BYTE)
-    memory.begin, memory.room = -address_of(memory) % LINE, room
-    return memory
 
 
 def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -273,8 +268,8 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.empty(shape, dtype) if size < _PAGE else aligned(shape, dtype)
     memory = _results.take(size)
     if memory is None:
-        memory = _new_memory(_rounded(size))
-    return np.ndarray(shape, dtype, _Lease(memory.room, _BYTE, memory, memory.begin))
+        memory = aligned((_rounded(size),), _BYTE).view(_ResultBytes)
+    return np.ndarray(shape, dtype, _Lease(len(memory), _BYTE, memory))
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -15,7 +15,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
+from weakref import WeakSet
 
+from xpgrad.engine.compiled.records import SharedWork
 from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.settings import thread_count
 
@@ -195,14 +197,7 @@ class PoolTeam(Team):
 
 
 class _Caller:
-    """A mark of a thread among the callers of a team; it dies with the thread."""
-
-    def __init__(self, callers: set[int]) -> None:
-        self._callers = callers
-        callers.add(id(self))
-
-    def __del__(self) -> None:
-        self._callers.discard(id(self))
+    """A mark of a thread that called a team; it dies with the thread."""
 
 
 class OpenMPTeam(Team):
@@ -221,7 +216,7 @@ class OpenMPTeam(Team):
         self.addresses = parallel, thread_number, team_size
         self._threads = threads
         self._thread = threading.local()
-        self._callers: set[int] = set()
+        self._callers: WeakSet[_Caller] = WeakSet()
 
     def size(self) -> int:
         """The number of threads."""
@@ -230,7 +225,8 @@ class OpenMPTeam(Team):
     def is_quick(self) -> bool:
         """See Team: only while a single living thread calls. Teams of several callers make threads sleep."""
         if not hasattr(self._thread, "caller"):
-            self._thread.caller = _Caller(self._callers)
+            self._thread.caller = _Caller()
+            self._callers.add(self._thread.caller)
         return len(self._callers) == 1
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
@@ -243,8 +239,8 @@ class OpenMPTeam(Team):
             for part in range(parts):
                 compiled_function(function)(data, part)
             return
-        # a records.SharedWork
-        self._parallel(compiled_share(), integers((function, data, parts, *self.addresses[1:])), parts, 0)
+        work = SharedWork(function, data, parts, *self.addresses[1:])
+        self._parallel(compiled_share(), integers(work), parts, 0)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import numpy as np
 from xpgrad.engine.compiled.machine import LoopSize, LoopWeight, Machine, Resets, TimeLoop
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
-from xpgrad.engine.process.memory import address_of, line_of
+from xpgrad.engine.process.memory import address_of_kept, line_of
 from xpgrad.engine.process.sharing import cuts
 from xpgrad.engine.programs.instructions import Location, Quantity, RunTimeLoop, pack
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
@@ -32,7 +32,6 @@ class RecordedLoops(RecordedImages):
         super().__init__(machine, dtype)
         self._is_full = is_full
         self._schedule: Schedule | None = None
-        self._has_one_step = False
         self._carried: dict[int, Recorded] = {}
 
     # --- row buffers
@@ -113,7 +112,6 @@ class RecordedLoops(RecordedImages):
     def loop_weight(self, weight: Recorded, times: int) -> LoopWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
         if times == 1 and self._schedule is None:  # a single step's products need no loop
-            self._has_one_step = True
             return LoopWeight(weight)
         functions = compiled_products(self._name)
         *lead, k, n = weight.shape
@@ -134,11 +132,9 @@ class RecordedLoops(RecordedImages):
         if isinstance(steps, ScheduledSteps):
             loop = self._machine.time_loop(stages, steps.size(), True, self._resets(steps))
             loop = loop._replace(head=steps.put_into(loop.head, 1 if loop.head.stages else loop.parts))
-        elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
-            self._scan_one_step(stages, steps)
-            return
         elif isinstance(steps, list):
-            loop = self._loop_of_one_step(stages, *steps)
+            self._scan_one_step(stages, *steps)
+            return
         else:
             loop = self._machine.time_loop(stages, steps, by_stages=True)
         self._draft.add(RunTimeLoop(loop, stages, self._team))
@@ -158,19 +154,21 @@ class RecordedLoops(RecordedImages):
         rows = span.rows
         loop = self._machine.time_loop(stages, LoopSize(1, rows, rows))
         kept = _table_of(span), _cuts_of(rows, loop.parts)
-        spans, bounds = map(_address, kept)
+        spans, bounds = map(address_of_kept, kept)
         return loop._replace(head=loop.head._replace(spans=spans, bounds=bounds), kept=kept)
 
-    def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | list[Span]) -> None:
-        """Run the stages in turn, with products of weights that are not packed."""
-        span = steps[0] if isinstance(steps, list) else Span._make(steps[0].tolist())
+    def _scan_one_step(self, stages: Sequence[Elementwise | Product], span: Span) -> None:
+        """Run a loop over the rows; or the stages in turn, with products of weights that are not packed."""
+        if not any(isinstance(stage, Product) for stage in stages):
+            self._draft.add(RunTimeLoop(self._loop_of_one_step(stages, span), stages, self._team))
+            return
         for stage in stages:
             if isinstance(stage, Product):
                 first = first_row(stage.source, span)
                 rows = stage.source.rows[first : first + span.rows, :]
                 self._multiply_once(stage.target[: span.rows, :], rows, stage.weight.array)
             else:
-                self.scan([stage], steps)
+                self._scan_one_step([stage], span)
 
     def _multiply_once(self, target: Recorded, rows: Recorded, weight: Recorded) -> None:
         """Rows times a weight that is not packed; a weight with heads is multiplied block by block."""
@@ -219,9 +217,6 @@ class RecordedLoops(RecordedImages):
         team, width = self._team, result.shape[-1]
         self._draft.add(move_rows(kind, self._schedule, reverse, places, width, chunk, team, self._name))
         return result
-
-
-_address = of_numbers(address_of)
 
 
 @of_numbers
