@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
-
-_LINE = 60  # characters of an operation that stands within another
 
 
 class SizeSymbol:
@@ -103,6 +100,19 @@ smaller, larger = of_numbers(min), of_numbers(max)
 """The smaller and the larger one of some numbers, without a condition."""
 
 
+def is_symbol(operand: Any) -> bool:
+    """Whether the operand has other values for other sizes."""
+    return operand.__class__ is SizeSymbol
+
+
+def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether numbers are equal, symbols for all sizes; it makes no condition."""
+    return len(some) == len(others) and all(
+        one is other if is_symbol(one) or is_symbol(other) else one == other
+        for one, other in zip(some, others, strict=True)
+    )
+
+
 def value_of(operand: Any) -> Any:
     """The operand in the recorded call, without a condition."""
     if operand.__class__ is SizeSymbol:
@@ -110,8 +120,31 @@ def value_of(operand: Any) -> Any:
     return _made(operand, map(value_of, operand)) if isinstance(operand, tuple) else operand
 
 
-def _made(like: tuple, values: Any) -> tuple:
-    return like.__class__(*values) if hasattr(like, "_fields") else tuple(values)
+def _simplified(sign: str, left: Any, right: Any) -> Any:
+    """An operand that is the result of an operation on integers for all sizes; None if neither is."""
+    if right.__class__ is int:
+        if right == (0 if sign in ("+", "-") else 1) and value_of(left).__class__ is int:
+            return None if sign in ("/", "%") else left
+    elif left.__class__ is int:
+        if (sign == "+" and left == 0) or (sign == "*" and left == 1):
+            return right
+    elif sign == "-" and is_symbol(left) and left.sign == "+" and left.value.__class__ is int:
+        some, other = left.operands
+        return other if some is right else some if other is right else None
+    return None
+
+
+def _made(like: tuple, values: Iterable[Any]) -> tuple:
+    return _maker(like)(*values)
+
+
+def _maker(like: tuple) -> Callable[..., tuple]:
+    """The function that makes a tuple of this class of its elements."""
+    return like.__class__ if hasattr(like, "_fields") else _tuple_of
+
+
+def _tuple_of(*values: Any) -> tuple:
+    return values
 
 
 def _symbols(operand: Any) -> Iterator[SizeSymbol]:
@@ -153,6 +186,9 @@ class Trace:
         """The result of an operation on numbers, the same symbol for the same operands."""
         if left.__class__ not in _NUMBERS or right.__class__ not in _NUMBERS:
             return NotImplemented
+        simple = _simplified(sign, left, right)
+        if simple is not None:
+            return simple
         key = sign, _key(left), _key(right)
         found = self._known.get(key)
         if found is None:
@@ -195,74 +231,86 @@ class Trace:
 
     def function(self, results: Sequence[Any]) -> Callable[..., tuple | None]:
         """A function from the sizes to these results; to None where a condition does not hold."""
-        return _FunctionText(self._sizes).function([*self._conditions.values()], results)
+        replay = Replay(self._sizes)
+        for condition in self._conditions.values():
+            replay.check(*condition)
+        return functools.partial(replay.run, replay.places(results))
 
 
-class _FunctionText:
-    """The text of a function. What is used once stands where it is used."""
+_Operation = tuple[int, Callable[..., Any], Any, int | None]
+"""The place of a result, the function, and the places of two operands; else all places, and None."""
+
+
+class Replay:
+    """The operations and conditions of a trace as lists, to be run for other sizes.
+
+    Each operand has a place in a list of values. A run begins with the sizes and the constants. Python would
+    run a compiled function in half the time, but compiling it takes as long as thousands of runs.
+    """
 
     def __init__(self, sizes: Sequence[SizeSymbol]) -> None:
-        self._sizes = [f"s{number}" for number in range(len(sizes))]
-        self._names = {size.number: name for size, name in zip(sizes, self._sizes, strict=True)}
-        self._lines: list[str] = []
-        self._uses: dict[int, int] = {}
-        self._objects: dict[str, Any] = {"__builtins__": {}}
+        self._values: list[Any] = [None] * len(sizes)
+        self._places: dict[int, int] = {size.number: place for place, size in enumerate(sizes)}
+        self._constants: dict[int, int] = {}  # by id; the values keep them alive
+        self._operations: list[_Operation] = []  # since the last condition
+        self._checks: list[tuple[list[_Operation], Callable[[Any, Any], bool], int, int, bool]] = []
 
-    def function(
-        self, conditions: Sequence[tuple[str, Any, Any, bool]], results: Sequence[Any]
-    ) -> Callable[..., tuple | None]:
-        """See `Trace.function`."""
-        for _, left, right, _ in conditions:
-            self._count((left, right))
-        self._count(tuple(results))
-        for sign, left, right, truth in conditions:
-            test = f"{self._text(left)} {sign} {self._text(right)}"
-            self._lines.append(f"if {f'not {test}' if truth else test}: return None")
-        found = "".join([f"{self._text(result)}, " for result in results])
-        self._lines.append(f"return ({found})")
-        made: dict[str, Any] = {}
-        exec(f"def results({', '.join(self._sizes)}):\n " + "\n ".join(self._lines), self._objects, made)
-        return made["results"]
+    def check(self, sign: str, left: Any, right: Any, truth: bool) -> None:
+        """Add a condition: the comparison has this truth."""
+        one, other = self.places((left, right))
+        self._checks.append((self._operations, _COMPARISONS[sign], one, other, truth))
+        self._operations = []
 
-    def _count(self, operand: Any) -> None:
-        todo = [*_symbols(operand)]
+    def places(self, operands: Sequence[Any]) -> list[int]:
+        """The places of the operands; what they are computed from comes before."""
+        todo, needed = [*_symbols(tuple(operands))], dict[int, SizeSymbol]()
         while todo:
-            number, operands = (one := todo.pop()).number, one.operands
-            self._uses[number] = self._uses.get(number, 0) + 1
-            if self._uses[number] == 1:
-                todo += _symbols(tuple(operands))
+            one = todo.pop()
+            if one.number not in self._places and one.number not in needed:
+                needed[one.number] = one
+                todo += _symbols(tuple(one.operands))
+        for number in sorted(needed):  # operands were made before their results
+            symbol = needed[number]
+            function = _OPERATIONS.get(symbol.sign) if isinstance(symbol.sign, str) else symbol.sign
+            self._places[number] = self._result(function, symbol.operands)
+        return [*map(self._place, operands)]
 
-    def _text(self, operand: Any) -> str:
-        if operand.__class__ in (int, float) and math.isfinite(operand):
-            return repr(operand)
-        if operand.__class__ is not SizeSymbol:
-            return self._object(operand)
-        name = self._names.get(operand.number)
-        if name is not None:
-            return name
-        texts = [*map(self._text, operand.operands)]
-        if isinstance(operand.sign, str):
-            text = f"({texts[0]} {operand.sign} {texts[1]})"
+    def _result(self, function: Any, operands: Sequence[Any]) -> int:
+        """The place of a function's result."""
+        places, place = [*map(self._place, operands)], self._new_place(None)
+        pair = places if len(places) == 2 else (places, None)
+        self._operations.append((place, function, *pair))
+        return place
+
+    def _place(self, operand: Any) -> int:
+        if operand.__class__ is SizeSymbol:
+            return self._places[operand.number]
+        if next(_symbols(operand), None) is not None:  # in a tuple
+            return self._result(_maker(operand), operand)
+        if id(operand) not in self._constants:
+            self._constants[id(operand)] = self._new_place(operand)
+        return self._constants[id(operand)]
+
+    def _new_place(self, value: Any) -> int:
+        self._values.append(value)
+        return len(self._values) - 1
+
+    def run(self, results: Sequence[int], *sizes: int) -> tuple | None:
+        """The values at the places of the results; None where a condition does not hold."""
+        values = self._values.copy()
+        values[: len(sizes)] = sizes
+        for operations, compare, left, right, truth in self._checks:
+            if operations:
+                _compute(operations, values)
+            if compare(values[left], values[right]) != truth:
+                return None
+        _compute(self._operations, values)
+        return tuple([values[place] for place in results])
+
+
+def _compute(operations: Sequence[_Operation], values: list[Any]) -> None:
+    for place, function, left, right in operations:
+        if right is None:
+            values[place] = function(*[values[k] for k in left])
         else:
-            text = f"{self._named(operand.sign)}({', '.join(texts)})"
-        if self._uses[operand.number] > 1 or len(text) > _LINE:
-            name = self._names[operand.number] = f"v{operand.number}"
-            self._lines.append(f"{name} = {text}")
-            return name
-        return text
-
-    def _object(self, operand: Any) -> str:
-        """The text of what is no number: a name, or a tuple with symbols in it."""
-        if next(_symbols(operand), None) is None:
-            return self._named(operand)
-        texts = ", ".join(map(self._text, operand))
-        return f"{self._named(operand.__class__)}({texts})" if hasattr(operand, "_fields") else f"({texts},)"
-
-    def _named(self, what: Any) -> str:
-        """The name of an object that the function takes from outside."""
-        for name, known in self._objects.items():
-            if known is what:
-                return name
-        name = f"o{len(self._objects)}"
-        self._objects[name] = what
-        return name
+            values[place] = function(values[left], values[right])

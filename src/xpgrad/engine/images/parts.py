@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from xpgrad.engine.symbols import larger, smaller
+from xpgrad.engine.symbols import is_symbol, larger, smaller
 
 
 class Alike:
-    """Slices of one size, one after the other; their number may be a symbol.
+    """Slices of one size, one after the other; their number may be a symbol, also for none.
 
     Work on the `first` is recorded, and repeated for the others. A sum begins with the `first`, and adds the
     others: then work on the `second` is recorded and repeated. Both are always the same objects, because a
@@ -36,9 +36,9 @@ def size_of(part: Part) -> int:
     return part.size * part.count if isinstance(part, Alike) else part.stop - part.start
 
 
-def indices(part: Part) -> list[slice]:
-    """The slices of a part on which work is recorded."""
-    return [part.first, part.second] if isinstance(part, Alike) else [part]
+def indices(part: Part) -> list[tuple[slice, int | None]]:
+    """The slices of a part on which work is recorded, with their size if no axis ends within them."""
+    return [(part.first, part.size), (part.second, part.size)] if isinstance(part, Alike) else [(part, None)]
 
 
 def each_slice(parts: Iterable[Part]) -> list[slice]:
@@ -58,15 +58,23 @@ def in_parts(count: int, parts: int) -> list[slice]:
     return slices(count, _even(count, parts))
 
 
-def in_alike_parts(count: int, parts: int, start: int = 0) -> list[Part]:
-    """The same from a start on; the number of slices is no condition."""
-    if not count:
+def in_alike_parts(count: int, parts: int, start: int = 0, may_be_empty: bool = False) -> list[Part]:
+    """The same from a start on; the number of slices is no condition.
+
+    With `may_be_empty`, whether the last slice is smaller, or there are any slices, is no condition either.
+    """
+    if not (may_be_empty and is_symbol(count)) and not count:
         return []
-    at_once = _even(count, parts)
+    at_once = larger(1, _even(count, parts))
     full = count // at_once
+    rest, behind = count - full * at_once, start + full * at_once
     found: list[Part] = [Alike(slice(start, start + at_once), at_once, full)]
-    if count > full * at_once:
-        found.append(slice(start + full * at_once, start + count))
+    if may_be_empty and is_symbol(rest):
+        # work on no images is recorded like work on some
+        size = (count - 1) % at_once + 1
+        found.append(Alike(slice(behind, behind + size), size, smaller(1, rest)))
+    elif rest:
+        found.append(slice(behind, behind + rest))
     return found
 
 
@@ -84,6 +92,6 @@ def without_first(parts: Sequence[Part]) -> tuple[slice, list[Part]]:
     first, *others = parts
     if not isinstance(first, Alike):
         return first, others
-    if first.count > 1:
+    if is_symbol(first.count) or first.count > 1:
         others.insert(0, Alike(first.second, first.size, first.count - 1))
     return first.first, others

@@ -10,7 +10,7 @@ from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import LINE
 from xpgrad.engine.programs.instructions import Block
 from xpgrad.engine.programs.shares import Share
-from xpgrad.engine.symbols import larger
+from xpgrad.engine.symbols import larger, value_of
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.program import Draft
@@ -25,26 +25,50 @@ class _Life:
     share: Share | None
 
 
+@dataclass(slots=True, eq=False)
+class _Placed:
+    """A block's place for the recorded sizes; `size`, in bytes, may be a symbol.
+
+    `beside` are the blocks in use with it that were placed before.
+    """
+
+    block: Block
+    size: Any
+    begin: int
+    behind: int
+    beside: Sequence[_Placed]
+
+
 class _Place(NamedTuple):
-    """Bytes of the arena, and the last instruction that uses them."""
+    """Bytes of the arena, the last instruction that uses them, and the blocks there."""
 
     begin: int
     behind: int
     last: int
+    blocks: Sequence[_Placed]
 
 
 def arranged(
     draft: Draft, elsewhere: Container[Block], itemsize: int, side_by_side: Sequence[range]
 ) -> tuple[dict[Block, int], int]:
-    """Where in the arena each block begins, and the arena's size: first fit, by first and last use.
+    """Where in the arena each block begins, and the arena's size.
 
     Threads may run the instructions of each range at the same time.
     """
-    begins: dict[Block, int] = {}
+    placed = _first_fit(draft, elsewhere, itemsize, side_by_side)
+    begins, arena_bytes = _for_all_sizes(placed) if draft.has_symbols else _for_recorded_sizes(placed)
+    red = guard.RED if guard.on else 0
+    return {block: begin + red for block, begin in begins.items()}, arena_bytes
+
+
+def _first_fit(
+    draft: Draft, elsewhere: Container[Block], itemsize: int, side_by_side: Sequence[range]
+) -> list[_Placed]:
+    """The blocks of the arena, placed first fit by their first and last use, for the recorded sizes."""
+    placed: list[_Placed] = []
     in_use: list[_Place] = []
     of_share: list[_Place] = []  # all that the share has used so far
     share: Share | None = None
-    arena_bytes: Any = 0
     lives = _lives(draft, elsewhere, side_by_side)
     for block, life in sorted(lives.items(), key=lambda item: item[1].first):
         in_use = [place for place in in_use if place.last >= life.first]
@@ -54,26 +78,71 @@ def arranged(
                 in_use += _joined(of_share, end)  # its thread may be anywhere in its instructions
             share, of_share = life.share, []
         size, begin = -(-block.size * itemsize // LINE) * LINE + (2 * guard.RED if guard.on else 0), 0
-        for place in sorted(in_use):
-            if begin + size <= place.begin:
+        recorded = value_of(size)
+        for place in sorted(in_use, key=_first_byte):
+            if begin + recorded <= place.begin:
                 break
             begin = max(begin, place.behind)
-        begins[block] = begin + guard.RED if guard.on else begin
-        in_use.append(_Place(begin, begin + size, life.last))
+        beside = [other for place in in_use for other in place.blocks]
+        placed.append(_Placed(block, size, begin, begin + recorded, beside))
+        in_use.append(_Place(begin, begin + recorded, life.last, placed[-1:]))
         if life.share is not None:
             of_share.append(in_use[-1])
-        arena_bytes = larger(arena_bytes, begin + size)
-    return begins, arena_bytes
+    return placed
+
+
+def _first_byte(place: _Place) -> tuple[int, int]:
+    return place.begin, place.behind
 
 
 def _joined(places: Sequence[_Place], last: int) -> list[_Place]:
     """The bytes of all places, in use up to an instruction."""
     joined: list[_Place] = []
-    for begin, behind, _ in sorted(places):
+    for begin, behind, _, blocks in sorted(places, key=_first_byte):
         if joined and begin <= joined[-1].behind:
-            begin, behind = joined[-1].begin, max(behind, joined.pop().behind)
-        joined.append(_Place(begin, behind, last))
+            lower = joined.pop()
+            begin, behind, blocks = lower.begin, max(behind, lower.behind), [*lower.blocks, *blocks]
+        joined.append(_Place(begin, behind, last, blocks))
     return joined
+
+
+def _for_recorded_sizes(placed: Sequence[_Placed]) -> tuple[dict[Block, int], int]:
+    """Where each block begins, and the arena's size."""
+    return {one.block: one.begin for one in placed}, max([one.behind for one in placed], default=0)
+
+
+def _for_all_sizes(placed: Sequence[_Placed]) -> tuple[dict[Block, Any], Any]:
+    """The same for other sizes too, without a condition.
+
+    A block begins behind all blocks beside it that are below it for the recorded sizes.
+    """
+    ranked = sorted(placed, key=lambda one: (one.begin, one.behind))  # from below
+    rank = {one.block: number for number, one in enumerate(ranked)}
+    below = [0] * len(ranked)  # sets of blocks, as bits at their ranks
+    for one in placed:
+        for other in one.beside:
+            low, high = sorted((rank[one.block], rank[other.block]))
+            below[high] |= 1 << low
+    ends: list[Any] = []
+    up_to: list[int] = []  # of each block: itself, and all blocks from whose ends its begin follows
+
+    def behind(blocks: int) -> Any:
+        """The first byte behind all of these blocks."""
+        found: list[Any] = []
+        while blocks:
+            highest = blocks.bit_length() - 1
+            found.append(ends[highest])
+            up_to[-1] |= up_to[highest]
+            blocks &= ~up_to[highest]
+        return larger(*found) if len(found) > 1 else (found or [0])[0]
+
+    begins: dict[Block, Any] = {}
+    for number, one in enumerate(ranked):
+        up_to.append(1 << number)
+        begins[one.block] = behind(below[number])
+        ends.append(begins[one.block] + one.size)
+    up_to.append(0)
+    return begins, behind((1 << len(ranked)) - 1)
 
 
 def _lives(draft: Draft, elsewhere: Container[Block], side_by_side: Sequence[range]) -> dict[Block, _Life]:

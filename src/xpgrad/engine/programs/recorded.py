@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, Quantity, most
 from xpgrad.engine.programs.schedule import RowSlice
+from xpgrad.engine.symbols import is_symbol
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
@@ -108,12 +109,15 @@ class Recorded:
                 step = 1 if k.step is None else k.step
                 if step < 1 or isinstance(size, Quantity):
                     raise CannotRecordError("steps backwards, or parts of a size that a call decides")
-                start = _end_of_slice(k.start, size, 0)
-                count = -((start - _end_of_slice(k.stop, size, size)) // step)
-                sizes.append(max(0, count))
+                count = moving.get(id(k))
+                if count is None:
+                    start, count = _first_and_count(k, size, step)
+                else:  # each of several parts, which are within the axis
+                    start = k.start
+                sizes.append(count)
             if step:
                 strides.append(stride * step if step != 1 else stride)
-            if start:
+            if is_symbol(start) or start:
                 if isinstance(stride, Quantity):
                     shifts = [*shifts, (stride, start)]
                 else:
@@ -204,11 +208,16 @@ class RecordedNamespace:
         return self.concat([x[cut], x[rest]], axis=axis)
 
 
-def _end_of_slice(end: int | None, size: int, default: int) -> int:
-    """The first or last end of a slice of `size` elements, as Python counts."""
-    if end is None:
-        return default
-    return max(0, end + size) if end < 0 else min(end, size)
+def _first_and_count(part: slice, size: int, step: int) -> tuple[int, int]:
+    """The first element and the number of elements of a slice of an axis, as Python counts."""
+
+    def within(end: int) -> int:
+        return max(0, end + size) if end < 0 else min(end, size)
+
+    stop = size if part.stop is None else within(part.stop)
+    start = 0 if part.start is None else within(part.start)
+    count = max(0, stop - start) if is_symbol(start) or start else stop
+    return start, count if step == 1 else -(-count // step)
 
 
 def check_fixed(*arrays: Recorded) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -33,7 +33,7 @@ class RecordedArithmetic:
         self._machine, self._team = machine, machine.team
         self.dtype, self._name = dtype, name_of(dtype)
         self._draft = Draft()
-        self.moving: Set[int] = frozenset()
+        self.moving: Mapping[int, int | None] = {}
         """The ids of the slices that are the part for which work on parts that are alike is recorded."""
         self.xp: Any = RecordedNamespace(self)
 

@@ -17,16 +17,14 @@ from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.parts import (
     Alike,
     Part,
-    each_slice,
     images_at_once,
     in_alike_parts,
     in_parts,
     indices,
     size_of,
-    slices,
     without_first,
 )
-from xpgrad.engine.process import sharing
+from xpgrad.engine.process import guard, sharing
 from xpgrad.engine.process.memory import line_of
 from xpgrad.engine.process.team import OneThread, Team
 from xpgrad.engine.programs.alike import Pattern
@@ -34,6 +32,7 @@ from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
 from xpgrad.engine.programs.shares import Share
+from xpgrad.engine.symbols import are_same
 
 if TYPE_CHECKING:
     from xpgrad.engine.images.compiled_shifts import ShiftPlan
@@ -93,13 +92,16 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         room = max(BLOCK_ELEMENTS // 4, BLOCK_ELEMENTS // threads) if shared else BLOCK_ELEMENTS
         at_once = images_at_once(count, size, max(room, least), most)
         rounds = -(-(own if shared else count) // at_once)
-        if threads == 1:
-            return in_alike_parts(count, rounds)
-        if not shared:  # `map` shares the slices
+        if not shared and threads > 1:  # `map` shares the slices
             return in_parts(count, rounds)
-        shares = [in_alike_parts(own, rounds, own * number) for number in range(threads)]
-        left = own * threads
-        return [*chain(*shares), *slices(count - left, at_once, left)]
+        # under a guard, and within other parts, no part is repeated
+        may_be_empty = not guard.on and not self.moving
+        if threads == 1:
+            return in_alike_parts(count, rounds, 0, may_be_empty)
+        shares = [in_alike_parts(own, rounds, own * number, may_be_empty) for number in range(threads)]
+        left = count - own * threads
+        rest = in_alike_parts(left, -(-left // at_once), own * threads, may_be_empty)
+        return [*chain(*shares), *rest[: threads - 1]]  # fewer images than threads: of one there is no rest
 
     def _threads(self) -> int:
         """The number of threads that can share images."""
@@ -138,15 +140,15 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         """The function of parts that are alike; only the first one of each size is recorded by it."""
         patterns: list[tuple[Any, Pattern]] = []
 
-        def once(part: Part | Sequence[Part]) -> tuple[Any, Pattern | None]:
-            group = [part] if isinstance(part, Part) else part
-            moving = {id(index) for one in group for index in indices(one)}
-            if self.moving and not moving <= self.moving:  # other parts are being recorded
+        def once(part: slice | Sequence[Part], size: int | None = None) -> tuple[Any, Pattern | None]:
+            group = [part] if isinstance(part, slice) else part
+            moving = {id(index): size or own for one in group for index, own in indices(one)}
+            if self.moving and not moving.keys() <= self.moving.keys():  # other parts are being recorded
                 return function(part), None
-            key = self._team, *map(size_of, group)
-            start = indices(group[0])[0].start
-            for own, pattern in patterns:
-                if own == key:
+            key = self._team, *([size] if size is not None else map(size_of, group))
+            start = indices(group[0])[0][0].start
+            for known, pattern in patterns:
+                if are_same(known, key):
                     return pattern.repeat(start), pattern
             pattern, around = Pattern(self._draft, start), self.moving
             self.moving = around or moving
@@ -160,14 +162,16 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         def of(part: Part | Sequence[Part]) -> Any:
             if not isinstance(part, Alike):
                 return once(part)[0]
-            result, pattern = once(part.first)
+            result, pattern = once(part.first, part.size)
             if pattern is None or not pattern.runs_again(part.size, part.count - 1):
+                if not int(part.count):
+                    raise CannotRecordError("work on no images")
                 _, *others = part.each()
                 around = self.moving
                 if id(part.first) in around:  # they move with an outer part too
-                    self.moving = around | {*map(id, others)}
+                    self.moving = {**around, **{id(one): part.size for one in others}}
                 for one in others:
-                    once(one)
+                    once(one, part.size)
                 self.moving = around
             return result
 
@@ -178,14 +182,22 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
     ) -> list[Any]:
         """All blocks but the first one are added to totals, and are alike."""
         first, others = without_first(blocks)
-        totals = function(first, None)
+        return self._added(function, function(first, None), others)
+
+    def _added(
+        self,
+        function: Callable[[slice, list[Any] | None], list[Any]],
+        totals: list[Any],
+        blocks: Sequence[Part],
+    ) -> list[Any]:
+        """The totals, to which blocks are added that are alike."""
 
         def add(block: slice) -> None:
             if any(new is not old for new, old in zip(function(block, totals), totals, strict=True)):
                 raise CannotRecordError("totals in new memory")
 
         repeating = self._repeating(add)
-        for block in others:
+        for block in blocks:
             repeating(block)
         return totals
 
@@ -196,10 +208,7 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         shares, rest = self._shares(blocks)
         if not shares or size * len(shares) > BLOCK_ELEMENTS:
             return self._total(function, blocks)
-        totals = self._sum_of_shares(function, shares)
-        for block in each_slice(rest):
-            totals = function(block, totals)
-        return totals
+        return self._added(function, self._sum_of_shares(function, shares), rest)
 
     @contextlib.contextmanager
     def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Recorded]:
