@@ -61,7 +61,7 @@ def no_programs():
     plans._known.clear()
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture(params=[1, 2, 3])
 def team(request):
     """Tensors, and so many threads."""
     torch = pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
@@ -224,6 +224,16 @@ def test_many_sizes_need_few_recordings(rng, monkeypatch):
         step(np.asarray, rng, "conv", "winograd", 2, rng.integers(20, 60, 2))
     assert recordings.calls == 80
     assert recordings.recorded <= 16
+
+
+@pytest.mark.parametrize("case", ["winograd", "taps", "patches"])
+def test_many_batches_of_images_need_few_recordings(case, team, rng, monkeypatch):
+    """Whether images remain, beside equal blocks or for all threads, needs no recording of its own."""
+    recordings = Recordings(monkeypatch)
+    for batch in rng.permutation(np.arange(40, 70)):
+        step(team, rng, "conv", case, int(batch), (20, 20))
+    assert recordings.calls == 60
+    assert recordings.recorded <= 10
 
 
 @pytest.mark.parametrize("case", ["winograd", "patches", "shifted", "clipped", "volumes"])

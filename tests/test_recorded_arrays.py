@@ -260,6 +260,17 @@ def test_threads_share_equal_parts(ends, shared, three_threads, rng):
     assert bool(regions_of(recorder._draft.shares)) == shared
 
 
+def test_parts_are_counted_as_python_does():
+    """Also empty ones, and ends beyond the axis or counted from its end."""
+    recorder = Recorder(of_type(np.zeros(1)), {"x": ((7, 8), (8, 1))}, np.dtype("float64"))
+    x, ends = recorder.input("x"), (None, -9, -7, -3, 0, 2, 6, 7, 12)
+    for start, stop, step in itertools.product(ends, ends, (None, 1, 2, 3)):
+        part, expected = x[start:stop:step, 1], range(7)[start:stop:step]
+        assert part.shape == (len(expected),)
+        if expected:
+            assert part.offset == 8 * expected[0] + 1
+
+
 def test_shares_have_memory_of_their_own(three_threads, rng):
     """What a share needs for one item, it uses again for the next one; another share has it elsewhere."""
     X = three_threads(rng.normal(size=(7, 8)))
