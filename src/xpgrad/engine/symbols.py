@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 
@@ -90,8 +90,8 @@ def of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*operands: Any) -> Any:
-        some = next(_symbols(operands), None)
-        return function(*operands) if some is None else some.trace.call(function, operands)
+        some = _symbols(operands)
+        return some[0].trace.call(function, operands) if some else function(*operands)
 
     return call
 
@@ -147,19 +147,21 @@ def _tuple_of(*values: Any) -> tuple:
     return values
 
 
-def _symbols(operand: Any) -> Iterator[SizeSymbol]:
-    """The symbols in an operand."""
-    if operand.__class__ is SizeSymbol:
-        yield operand
-    elif isinstance(operand, tuple):
-        for one in operand:
-            yield from _symbols(one)
+def _symbols(operands: Iterable[Any]) -> list[SizeSymbol]:
+    """The symbols among operands, also in tuples."""
+    found: list[SizeSymbol] = []
+    for one in operands:
+        if one.__class__ is SizeSymbol:
+            found.append(one)
+        elif isinstance(one, tuple):
+            found += _symbols(one)
+    return found
 
 
 def _key(operand: Any) -> Any:
-    """What tells an operand from others."""
+    """What tells an operand from others: the number of a symbol, else a tuple."""
     if operand.__class__ is SizeSymbol:
-        return SizeSymbol, operand.number
+        return operand.number
     if isinstance(operand, tuple):
         return operand.__class__, *map(_key, operand)
     return operand.__class__, operand
@@ -263,12 +265,12 @@ class Replay:
 
     def places(self, operands: Sequence[Any]) -> list[int]:
         """The places of the operands; what they are computed from comes before."""
-        todo, needed = [*_symbols(tuple(operands))], dict[int, SizeSymbol]()
+        todo, needed = _symbols(operands), dict[int, SizeSymbol]()
         while todo:
             one = todo.pop()
             if one.number not in self._places and one.number not in needed:
                 needed[one.number] = one
-                todo += _symbols(tuple(one.operands))
+                todo += _symbols(one.operands)
         for number in sorted(needed):  # operands were made before their results
             symbol = needed[number]
             function = _OPERATIONS.get(symbol.sign) if isinstance(symbol.sign, str) else symbol.sign
@@ -285,7 +287,7 @@ class Replay:
     def _place(self, operand: Any) -> int:
         if operand.__class__ is SizeSymbol:
             return self._places[operand.number]
-        if next(_symbols(operand), None) is not None:  # in a tuple
+        if isinstance(operand, tuple) and _symbols(operand):
             return self._result(_maker(operand), operand)
         if id(operand) not in self._constants:
             self._constants[id(operand)] = self._new_place(operand)

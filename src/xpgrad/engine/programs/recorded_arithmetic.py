@@ -178,7 +178,7 @@ def _broadcast_sizes(all_sizes: Sequence[Sizes]) -> Sizes:
 def real_strides(x: Recorded) -> Strides:
     """A matrix's strides; an axis of size 1 gets the stride that it would have in a row-major matrix."""
     rows, columns = x.strides
-    if x.shape[1] == 1:
+    if columns != 1 and x.shape[1] == 1:
         columns = 1
     if x.shape[0] == 1:
         rows = max(x.shape[1], 1) if columns == 1 else 1

@@ -25,7 +25,7 @@ from xpgrad.engine.compiled.records import Factor, ProductRecord, Products, flat
 from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned, name_of
 from xpgrad.engine.process.team import Team, integers
-from xpgrad.engine.symbols import larger, of_numbers
+from xpgrad.engine.symbols import larger, of_numbers, smaller
 
 _INNER = 256  # elements of a block of a sum, at most
 ROWS, PACKED_ROWS = 32, 64
@@ -181,7 +181,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     itemsize = np.dtype(dtype).itemsize
     # of B as much as leaves a second-level cache room for A: it is read again for each part of B
     fitting = 3 * settings.second_level_cache() // 8 // (largest_block(k) * itemsize)
-    columns = min(fitting // functions.width * functions.width, functions.padded(n))
+    columns = smaller(fitting // functions.width * functions.width, functions.padded(n))
     gaps = PACKED_ROWS // functions.height - 1  # between groups of rows
     packed = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
     turned = itemsize * (largest_block(k) + 2 * STRIP) * _turned_rows(m, n, functions.width)
