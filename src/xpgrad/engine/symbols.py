@@ -233,38 +233,42 @@ class Trace:
 
     def function(self, results: Sequence[Any]) -> Callable[..., tuple | None]:
         """A function from the sizes to these results; to None where a condition does not hold."""
-        replay = Replay(self._sizes)
+        operations = _Operations(self._sizes)
         for condition in self._conditions.values():
-            replay.check(*condition)
-        return functools.partial(replay.run, replay.places(results))
+            operations.check(*condition)
+        places = operations.places(results)
+        return functools.partial(_replayed, operations.values, operations.checks, operations.rest, places)
 
 
 _Operation = tuple[int, Callable[..., Any], Any, int | None]
 """The place of a result, the function, and the places of two operands; else all places, and None."""
 
+_Check = tuple[list[_Operation], Callable[[Any, Any], bool], int, int, bool]
+"""Operations, then a comparison of the numbers in two places, and its truth."""
 
-class Replay:
-    """The operations and conditions of a trace as lists, to be run for other sizes.
 
-    Each operand has a place in a list of values. A run begins with the sizes and the constants. Python would
-    run a compiled function in half the time, but compiling it takes as long as thousands of runs.
+class _Operations:
+    """The operations and conditions of a trace as lists, for `_replayed`.
+
+    Each operand has a place among the `values`, which hold the constants; the sizes come first. The
+    operations stand in `checks`, with the first condition that needs them, or in the `rest`.
     """
 
     def __init__(self, sizes: Sequence[SizeSymbol]) -> None:
-        self._values: list[Any] = [None] * len(sizes)
+        self.values: list[Any] = [None] * len(sizes)
+        self.checks: list[_Check] = []
+        self.rest: list[_Operation] = []
         self._places: dict[int, int] = {size.number: place for place, size in enumerate(sizes)}
         self._constants: dict[int, int] = {}  # by id; the values keep them alive
-        self._operations: list[_Operation] = []  # since the last condition
-        self._checks: list[tuple[list[_Operation], Callable[[Any, Any], bool], int, int, bool]] = []
 
     def check(self, sign: str, left: Any, right: Any, truth: bool) -> None:
         """Add a condition: the comparison has this truth."""
         one, other = self.places((left, right))
-        self._checks.append((self._operations, _COMPARISONS[sign], one, other, truth))
-        self._operations = []
+        self.checks.append((self.rest, _COMPARISONS[sign], one, other, truth))
+        self.rest = []
 
     def places(self, operands: Sequence[Any]) -> list[int]:
-        """The places of the operands; what they are computed from comes before."""
+        """The places of the operands, after their operations were added."""
         todo, needed = _symbols(operands), dict[int, SizeSymbol]()
         while todo:
             one = todo.pop()
@@ -273,7 +277,7 @@ class Replay:
                 todo += _symbols(one.operands)
         for number in sorted(needed):  # operands were made before their results
             symbol = needed[number]
-            function = _OPERATIONS.get(symbol.sign) if isinstance(symbol.sign, str) else symbol.sign
+            function = _OPERATIONS[symbol.sign] if isinstance(symbol.sign, str) else symbol.sign
             self._places[number] = self._result(function, symbol.operands)
         return [*map(self._place, operands)]
 
@@ -281,7 +285,7 @@ class Replay:
         """The place of a function's result."""
         places, place = [*map(self._place, operands)], self._new_place(None)
         pair = places if len(places) == 2 else (places, None)
-        self._operations.append((place, function, *pair))
+        self.rest.append((place, function, *pair))
         return place
 
     def _place(self, operand: Any) -> int:
@@ -294,20 +298,27 @@ class Replay:
         return self._constants[id(operand)]
 
     def _new_place(self, value: Any) -> int:
-        self._values.append(value)
-        return len(self._values) - 1
+        self.values.append(value)
+        return len(self.values) - 1
 
-    def run(self, results: Sequence[int], *sizes: int) -> tuple | None:
-        """The values at the places of the results; None where a condition does not hold."""
-        values = self._values.copy()
-        values[: len(sizes)] = sizes
-        for operations, compare, left, right, truth in self._checks:
-            if operations:
-                _compute(operations, values)
-            if compare(values[left], values[right]) != truth:
-                return None
-        _compute(self._operations, values)
-        return tuple([values[place] for place in results])
+
+def _replayed(
+    values: Sequence[Any], checks: Sequence[_Check], rest: Sequence[_Operation], results: Sequence[int],
+    *sizes: int,
+) -> tuple | None:  # fmt: skip
+    """The values in the places of the results for other sizes; None where a condition does not hold.
+
+    Python would run the text of a function in half the time, but compiling it takes as long as some thousand
+    runs.
+    """
+    values = [*sizes, *values[len(sizes) :]]
+    for operations, compare, left, right, truth in checks:
+        if operations:
+            _compute(operations, values)
+        if compare(values[left], values[right]) != truth:
+            return None
+    _compute(rest, values)
+    return tuple([values[place] for place in results])
 
 
 def _compute(operations: Sequence[_Operation], values: list[Any]) -> None:
