@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, Quantity, most
 from xpgrad.engine.programs.schedule import RowSlice
-from xpgrad.engine.symbols import is_symbol
+from xpgrad.engine.symbols import is_symbol, of_numbers
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
@@ -210,14 +210,18 @@ class RecordedNamespace:
 
 def _first_and_count(part: slice, size: int, step: int) -> tuple[int, int]:
     """The first element and the number of elements of a slice of an axis, as Python counts."""
-
-    def within(end: int) -> int:
-        return max(0, end + size) if end < 0 else min(end, size)
-
-    stop = size if part.stop is None else within(part.stop)
-    start = 0 if part.start is None else within(part.start)
-    count = max(0, stop - start) if is_symbol(start) or start else stop
+    start, stop = 0 if part.start is None else part.start, size if part.stop is None else part.stop
+    if not _is_within(start, stop, size):
+        start, stop = (max(0, end + size) if end < 0 else min(end, size) for end in (start, stop))
+        stop = max(start, stop)
+    count = stop - start
     return start, count if step == 1 else -(-count // step)
+
+
+@of_numbers
+def _is_within(start: int, stop: int, size: int) -> bool:
+    """Whether Python takes the ends of a slice as they are: for symbols one condition instead of five."""
+    return 0 <= start <= stop <= size
 
 
 def check_fixed(*arrays: Recorded) -> None:
