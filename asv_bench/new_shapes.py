@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
+import xpgrad
 import xpgrad_torch
 from xpgrad.cli.info import read_cpu
 
@@ -61,12 +62,48 @@ def batches(number):
     return torch.randn(32 + number % 600, 32, 26, 26)
 
 
+def with_resets(number):
+    """Numbers of sequences from 4 on, of 40 steps; one step in twenty begins an episode."""
+    X = many_sequences(number)
+    return X, torch.rand(X.shape[:2]) < 0.05
+
+
+class LSTMWithResets(xpgrad_torch.LSTM):
+    """A layer whose resets come with its input."""
+
+    def forward(self, given):
+        """The outputs."""
+        X, reset = given
+        return super().forward(X, reset=reset)
+
+
+class PerSample(nn.Module):
+    """An LSTM, and its weights' gradients for each sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = [torch.randn(1, 256, 64) / 8 for _ in range(2)]
+
+    def forward(self, X):
+        """The gradients of W, in a tensor that takes a cotangent."""
+        W, R = self.weights
+        outputs, pullback = xpgrad.vjp(xpgrad.lstm, X=X, W=W, R=R, per_sample=True)
+        return pullback(grad_H_all=torch.ones_like(outputs.H_all)).dW.requires_grad_()
+
+
+def ours(library, module):
+    """The module for our library; PyTorch has none like it."""
+    return module if library is xpgrad_torch else None
+
+
 WORKS = {
     "LSTM(64, 64), 4 sequences": (lambda library: library.LSTM(64, 64), sequences),
     "GRU(64, 64), both directions": (lambda library: library.GRU(64, 64, bidirectional=True), sequences),
     "LSTM(64, 64), packed": (lambda library: library.LSTM(64, 64), packed),
     "LSTM(64, 64), batches": (lambda library: library.LSTM(64, 64), many_sequences),
     "LSTM(64, 64), packed batches": (lambda library: library.LSTM(64, 64), many_packed),
+    "LSTM(64, 64), resets, batches": (lambda library: ours(library, LSTMWithResets(64, 64)), with_resets),
+    "LSTM(64, 64), per sample": (lambda library: ours(library, PerSample()), many_sequences),
     "GRUCell(64, 64), batches": (lambda library: library.GRUCell(64, 64), nodes),
     "Conv2d(32, 32, 3)": (lambda library: library.Conv2d(32, 32, 3, padding=1), images),
     "Conv2d(32, 64, 3), batches": (lambda library: library.Conv2d(32, 64, 3), batches),
@@ -91,6 +128,9 @@ def measure_times():
         row = f"{name:30}"
         for library in (xpgrad_torch, nn):
             module = build(library)
+            if module is None:
+                row += f"{'-':>12}{'-':>9}{'-':>9}"
+                continue
             for number in range(3):  # compiles, and finds cold caches
                 step(module, draw(number))
             given = [draw(number) for number in range(3, 103)]
@@ -100,11 +140,11 @@ def measure_times():
         print(row, flush=True)
 
 
-def resident_after(name, ours, steps, threads):
+def resident_after(name, is_ours, steps, threads):
     """The resident memory of this process after 1,000 steps and after all, in MiB."""
     torch.set_num_threads(threads)
     build, draw = WORKS[name]
-    module = build(xpgrad_torch if ours else nn)
+    module = build(xpgrad_torch if is_ours else nn)
     sizes = []
     for number in range(steps):
         step(module, draw(number))
@@ -119,9 +159,12 @@ def measure_memory(steps):
     print(f"{'':30}{'xpgrad: 1000':>13}{steps:>8}{'growth':>8}{'torch: 1000':>13}{steps:>8}{'growth':>8}")
     for name in WORKS:
         row = f"{name:30}"
-        for ours in (True, False):
+        for is_ours in (True, False):
+            if WORKS[name][0](xpgrad_torch if is_ours else nn) is None:
+                row += f"{'-':>13}{'-':>8}{'-':>8}"
+                continue
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                first, last = pool.apply(resident_after, (name, ours, steps, torch.get_num_threads()))
+                first, last = pool.apply(resident_after, (name, is_ours, steps, torch.get_num_threads()))
             row += f"{first:13.0f}{last:8.0f}{last / first - 1:8.1%}"
         print(row, flush=True)
 

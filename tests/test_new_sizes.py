@@ -312,6 +312,67 @@ def test_programs_for_other_batches(name, options, has_lengths, team, rng, monke
     assert recordings.recorded < recordings.calls
 
 
+OWN_STEPS: dict[str, tuple[dict[str, Any], bool, dict[str, Any]]] = {  # options, lengths, of the gradient
+    "resets": ({"reset": 0.2}, False, {}),
+    "resets, lengths": ({"reset": 0.2, "direction": "bidirectional"}, True, {}),
+    "per sample": ({}, False, {"per_sample": True}),
+    "per sample, lengths": ({"direction": "reverse", "layout": 1}, True, {"per_sample": True}),
+    "per sample, weights": ({}, True, {"per_sample": True, "sample_weight": 1}),
+    "per sample, resets": ({"reset": 0.2}, True, {"per_sample": True}),
+    "norms": ({"direction": "bidirectional"}, False, {"per_sample": "norm"}),
+    "norms, lengths": ({}, True, {"per_sample": "norm"}),
+}
+
+
+@pytest.mark.parametrize("case", OWN_STEPS)
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+def test_programs_of_their_own_steps(name, case, team, rng, monkeypatch):
+    """Resets, which have T in their shape, and sums of each sequence: T and N come from a template."""
+    recordings = Recordings(monkeypatch)
+    options, has_lengths, more = OWN_STEPS[case]
+    forward, backward = (getattr(xpgrad, one) for one in (name, f"{name}_grad"))
+    taken, rows = inspect.signature(backward).parameters, GATES[name] * 8
+    for T, N in (
+        (9, 5),
+        (9, 6),
+        (9, 7),
+        (12, 7),
+        (13, 5),
+        (30, 4),
+        (2, 3),
+        (7, 33),
+        (1, 6),
+        (9, 1),
+        (14, 20),
+    ):
+        first = options.get("layout") == 1
+        D = 2 if options.get("direction") == "bidirectional" else 1
+        shapes = {
+            "X": (N, T, 6) if first else (T, N, 6),
+            "W": (D, rows, 6),
+            "R": (D, rows, 8),
+            "B": (D, 2 * rows),
+        }
+        given = {key: team(rng.normal(size=shape)) for key, shape in shapes.items()}
+        if has_lengths:
+            given["sequence_lens"] = rng.integers(0, T + 1, N).tolist()
+        if "reset" in options:
+            given["reset"] = team(rng.random((T, N)) < options["reset"])
+        own = {key: value for key, value in options.items() if key != "reset"}
+        grad_H_all = team(rng.normal(size=(N, T, D, 8) if first else (T, D, N, 8)))
+        weights = {"sample_weight": team(rng.normal(size=N))} if "sample_weight" in more else {}
+        results = []
+        for engine in (None, "standard"):
+            with xpgrad.use_engine(engine):
+                out = forward(**given, **own)
+                kept = {key: value for key, value in out._asdict().items() if key in taken}
+                found = backward(**given, **kept, grad_H_all=grad_H_all, **own, **{**more, **weights})
+            results.append([x for x in (out.H_all, out.H_t, *found) if x is not None])
+        for a, b in zip(*results, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+    assert recordings.recorded < recordings.calls
+
+
 @pytest.mark.parametrize("saved", [6000, 1 << 60])
 def test_batches_in_chunks_and_threads(saved, team, rng, monkeypatch):
     """Threads share the rows of small loops too, or their columns, and a gradient has several chunks."""

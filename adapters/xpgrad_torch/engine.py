@@ -96,7 +96,9 @@ class TorchEngine(NumpyEngine):
         return self._seen(computed, layouts, addresses, new_result)
 
     def integers(self, array: Any) -> np.ndarray | None:
-        """See `Adapter`."""
+        """See `Adapter`. Lengths with resets are an array of NumPy."""
+        if isinstance(array, np.ndarray):
+            return super().integers(array)
         return super().integers(array.numpy()) if is_plain(array) else None
 
     def quick_elementwise(

@@ -124,7 +124,7 @@ class _RecordedArrays(CallArrays):
         """See CallArrays. A program reads the lengths of each call."""
         if lengths is None and steps == 1:
             return OneStepTimeline(self.engine.xp, batch, reverse, like)
-        if lengths is None and self.engine.steps is None:
+        if lengths is None and self.engine.steps is None and not self.engine.has_symbols:
             return Timeline(self.engine.xp, steps, batch, None, reverse, like)
         given = None if lengths is None else self.engine.input("sequence_lens")
         return RecordedTimeline(self.engine, steps, batch, given, reverse)
@@ -136,5 +136,5 @@ class _RecordedArrays(CallArrays):
 
     def check_parts(self, lengths: Any) -> None:
         """See CallArrays."""
-        if lengths is not None or self.engine.steps is not None:
-            raise CannotRecordError("some samples of lengths that are not known")
+        if lengths is not None or self.engine.steps is not None or self.engine.has_symbols:
+            raise CannotRecordError("some samples of lengths or sizes that are not known")

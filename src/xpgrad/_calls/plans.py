@@ -345,7 +345,7 @@ class _UnplannedCall(NamedTuple):
             layouts["sequence_lens"] = numbers.shape, row_major(numbers.shape)
         if sized and joined.keys().isdisjoint(sized):
             return self._of_sizes(CallSizes(layouts, sized), self._recorded)
-        if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
+        if "sequence_lens" in self.arrays:
             shared = shared_steps(layouts, self.options)
             if shared is not None and (known := self._shared(shared)) is not None:
                 return known._replace(program=known.program.for_steps(shared.steps))
@@ -353,7 +353,7 @@ class _UnplannedCall(NamedTuple):
 
     def _form(self, *more: Any) -> tuple[Any, ...]:
         """What the calls have in common that share a program or a template."""
-        form = self.form.dtype, self.form.machine, self.form.threads
+        form = self.form.dtype, self.form.machine, self.form.threads, self.lengths.kind
         return self.compute, *form, self.options_key, *more
 
     def _of_sizes(self, call: VaryingCall, record: Callable[..., Plan | None]) -> Plan | None:

@@ -19,7 +19,7 @@ from xpgrad.engine.programs.schedule import steps_of_call
 __all__ = ["SharedSteps", "largest_steps", "shared_steps"]
 
 _CLASSES = 4  # for each doubling of T
-_STEPS, _BATCH, _ROWS = "T", "N", "T * N"  # sizes of axes that calls differ in
+_STEPS, _BATCH, _ROWS, _RESETS = "T", "N", "T * N", "1 + T"  # sizes of axes that calls differ in
 
 
 class SharedSteps:
@@ -43,8 +43,8 @@ class SharedSteps:
     def layouts(self, sizes: Sequence[Any]) -> Layouts:
         """The layouts of calls with any T up to another one, and with another N."""
         T, batch = sizes
-        T = steps_of_call(T) if self.most else T
-        known = {_STEPS: T, _BATCH: batch, _ROWS: T * batch}
+        steps = steps_of_call(T) if self.most else T
+        known = {_STEPS: steps, _BATCH: batch, _ROWS: steps * batch, _RESETS: 1 + T}
         return {
             name: layout.of(known) if isinstance(layout, _SharedLayout) else layout
             for name, layout in self._layouts.items()
@@ -99,13 +99,11 @@ def shared_steps(layouts: Layouts, options: Mapping[str, Any]) -> SharedSteps | 
     layout, rows_of = options.get("layout", 0), options.get("rows_of", ())
     if type(layout) is not int or layout not in (0, 1) or isinstance(layouts.get("X"), Joined | None):
         return None
-    if options.get("per_sample"):  # sums are over all T at once
-        return None
     shape = layouts["X"][0]
     if len(shape) != 3 or shape[layout] < 2:  # a single step has a program of its own
         return None
     steps, batch = shape[layout], shape[1 - layout]
-    sizes = {_STEPS: steps, _BATCH: batch, _ROWS: steps * batch}
+    sizes = {_STEPS: steps, _BATCH: batch, _ROWS: steps * batch, _RESETS: 1 + steps}
     found: dict[str, Any] = {}
     for name, given in layouts.items():
         found[name] = given
@@ -117,9 +115,10 @@ def shared_steps(layouts: Layouts, options: Mapping[str, Any]) -> SharedSteps | 
             if places:
                 axes = tuple([places.get(axis, size) for axis, size in enumerate(own)])
                 found[name] = _SharedLayout.found(axes, own, strides)
-    # adapters take a class's largest T for packed rows
-    most = 0 if options.get("packed") else largest_steps(steps)
-    return SharedSteps(steps, most, batch, found)
+    # an adapter decides how many rows are packed; sums per sample are over all T; resets have an axis 1 + T
+    has_resets = "sequence_lens" in layouts and len(layouts["sequence_lens"][0]) == 2
+    own_steps = options.get("packed") or options.get("per_sample") or has_resets
+    return SharedSteps(steps, 0 if own_steps else largest_steps(steps), batch, found)
 
 
 def _places(
@@ -135,7 +134,7 @@ def _places(
     if name == "X" or (is_beside and name not in ("W", "R")):
         return {layout: _STEPS, 1 - layout: _BATCH}
     if name in ("sample_weight", "sequence_lens"):
-        return {0: _BATCH}
+        return {0: _BATCH, 1: _RESETS} if len(shape) == 2 else {0: _BATCH}
     if len(shape) == 3 and (name.startswith(("initial_", "grad_")) or name == "recurrent_mask"):
         return {1 - layout: _BATCH}
     return {}

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from xpgrad.engine import TimeLoops
+from xpgrad.engine.images.parts import slices
 
 # The most numbers in the products of a block of samples, and the most samples in a block.
 _ELEMENTS, _SAMPLES = 1 << 20, 256
@@ -64,8 +65,7 @@ def takes_pairs(T: int, out: int, inner: int) -> bool:
 
 def samples_at_a_time(count: int, size: int) -> list[slice]:
     """Blocks of a batch, for samples of `size` numbers each."""
-    step = min(_SAMPLES, max(1, _ELEMENTS // max(1, size)))
-    return [slice(first, min(first + step, count)) for first in range(0, count, step)]
+    return slices(count, min(_SAMPLES, max(1, _ELEMENTS // max(1, size))))
 
 
 def _dots(engine: TimeLoops, a: Any, b: Any) -> Any:

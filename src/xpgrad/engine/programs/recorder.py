@@ -54,7 +54,7 @@ class Recorder(RecordedLoops):
         has_symbols: bool = False,
     ) -> None:
         super().__init__(machine, dtype, is_full)
-        self.steps = steps
+        self.steps, self.has_symbols = steps, has_symbols
         self._draft.has_symbols = has_symbols
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         self._pieces = {
