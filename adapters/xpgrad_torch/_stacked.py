@@ -1,5 +1,6 @@
 """Operands that consist of several parameters of a PyTorch module."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,17 @@ class Stacked(NamedTuple):
             return whole.unsqueeze(0) if self.directions else whole  # no copy
         whole = torch.cat(list(self.parameters))
         return whole.view(self.directions, -1, *whole.shape[1:]) if self.directions else whole
+
+    def outline(self) -> Tensor:
+        """Return a tensor of the operand's shape without its elements, which takes no time for large weights.
+
+        They are NaN: nobody reads them.
+        """
+        if len(self.parameters) == 1:
+            return self.joined()
+        rows, rest = sum([x.shape[0] for x in self.parameters]), self.parameters[0].shape[1:]
+        shape = (self.directions, rows // self.directions, *rest) if self.directions else (rows, *rest)
+        return self.parameters[0].new_full((), math.nan).expand(shape)
 
     def parts(self, grad: Tensor | None) -> Sequence[Tensor | None]:
         """Return each parameter's part of the operand's gradient."""
@@ -75,3 +87,8 @@ def grouped(layout: Layout, flat: Sequence[Any]) -> list[Any]:
 def joined(operands: Iterable[Any]) -> list[Tensor | None]:
     """Return the operands, each as one tensor."""
     return [x.joined() if type(x) is Stacked else x for x in operands]
+
+
+def outlines(operands: Iterable[Any]) -> list[Tensor | None]:
+    """Return the operands, each as one tensor; see `Stacked.outline`."""
+    return [x.outline() if type(x) is Stacked else x for x in operands]

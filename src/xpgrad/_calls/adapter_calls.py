@@ -75,8 +75,9 @@ def run_foreign(
     plans_out : list, optional
         Takes the program from which the call ran.
     joined : mapping of str to sequence of array, optional
-        Of arguments that were joined from several arrays along the first axis: these. A program then takes
-        them instead, and its results for them, tuples, have their shapes.
+        Of arguments that are several arrays, joined along the first axis: these. A program takes them
+        instead, and its results for them, tuples, have their shapes. The argument itself is any array of the
+        joined shape, of which nobody reads the elements.
     """
     options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
     if input_major:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 from xpgrad import engine as engines
 from xpgrad._calls.adapter_calls import PLAIN, Foreign
@@ -196,13 +196,13 @@ def planned(
     options : mapping of str to object
         Everything else that the result depends on.
     foreign : Foreign, optional
-        What an adapter adds. `plans_out` gets the call's plan. `joined` has the parts of each array that was
+        What an adapter adds. `plans_out` gets the call's plan. `joined` has the parts of each array that is
         joined along the first axis: a program takes these, and returns their gradients (the field d + name)
-        as tuples of arrays of the parts' shapes.
+        as tuples of arrays of the parts' shapes. Only without a program they are really joined.
     """
     compute, operator, joined = operation.compute, operation.operator, foreign.joined
     if (record := recording_for_host.get()) is not None:
-        return record(compute, operator, arrays, options)
+        return record(compute, operator, _whole(arrays, joined), options)
     given = {name: array for name, array in arrays.items() if array is not None and name != "sequence_lens"}
     engine = engines.of_type(next(iter(given.values()), None))
     flat = (
@@ -212,6 +212,8 @@ def planned(
     if engine is not None and look is None and (xp := _half_precision(engine, flat)) is not None:
         return _in_float32(xp, engine, operation, arrays, options, joined)
     if engine is None or look is None:
+        arrays = _whole(arrays, joined)
+        given = {name: arrays[name] for name in given}
         if (tracing := engines.traced_by(given.values())) is not None:
             kernel = TracedKernel(compute, operator, options)
             outputs = tracing.traced_kernel(operator, arrays, options, kernel)
@@ -220,7 +222,7 @@ def planned(
         return compute(Asked(operator, arrays), **options)
     lengths = lengths_of(engine, arrays, options)
     if not lengths.usable:
-        return compute(Asked(operator, arrays), **options)
+        return compute(Asked(operator, _whole(arrays, joined)), **options)
     numbers = lengths.numbers
     if numbers is None and "sequence_lens" in arrays:
         arrays = {**arrays, "sequence_lens": None}
@@ -237,13 +239,24 @@ def planned(
         with no_collections():
             known = _known.calls[key] = call.found(joined, operation.sized)
     if known is None:
-        return compute(Asked(operator, arrays), **options)
+        return compute(Asked(operator, _whole(arrays, joined)), **options)
     program, result = known
     if foreign.plans_out is not None:
         foreign.plans_out.append(PlannedCall(program, result, tuple(given)))
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))
+
+
+def _whole(arrays: Mapping[str, Any], joined: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
+    """The arrays; what stands for joined arrays becomes such an array."""
+    if not joined:
+        return arrays
+    found = dict(arrays)
+    for name, parts in joined.items():
+        xp = array_namespace(*parts)
+        found[name] = xp.reshape(xp.concat(list(parts), axis=0), tuple(arrays[name].shape))
+    return found
 
 
 def _half_precision(engine: Adapter, arrays: Collection[Any]) -> Any:
@@ -268,9 +281,12 @@ def _in_float32(
         return result if result is None else xp.astype(result, dtype)
 
     wide = {
-        name: x if x is None or name == "sequence_lens" else xp.astype(x, xp.float32)
+        name: x if x is None or name == "sequence_lens" or name in joined else xp.astype(x, xp.float32)
         for name, x in arrays.items()
     }
+    for name in joined:  # nobody reads its elements
+        nothing = xp.zeros((), dtype=xp.float32, device=device(arrays[name]))
+        wide[name] = xp.broadcast_to(nothing, tuple(arrays[name].shape))
     parts = {name: [xp.astype(x, xp.float32) for x in each] for name, each in joined.items()}
     results = planned(operation, wide, options, Foreign(joined=parts))
     with engine.quiet():  # values too large or small for half precision become inf or 0
