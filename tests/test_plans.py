@@ -176,6 +176,28 @@ def test_operands_that_consist_of_several_arrays(kind, directions, rng):
     np.testing.assert_array_equal(grads.dX, gradient(**numbers, direction=direction).dX)
 
 
+@pytest.mark.parametrize(
+    "way", ["a program", "lengths of NumPy's integers", "the standard engine", "float16"]
+)
+@pytest.mark.parametrize("kind", GATES)
+def test_nobody_reads_the_elements_of_joined_operands(kind, way, rng):
+    """Their parts are joined where a call has no program."""
+    arrays = operands(kind, rng, directions=2)
+    T, N = arrays["X"].shape[:2]
+    if way == "float16":
+        arrays = {name: x.astype(np.float16) for name, x in arrays.items()}
+    options = {"direction": "bidirectional"}
+    if way == "lengths of NumPy's integers":
+        options["sequence_lens"] = [np.int64(T - k % 2) for k in range(N)]
+    pieces = {name: [*arrays[name]] for name in ("W", "R", "B")}
+    shapes = {name: np.broadcast_to(arrays["X"].dtype.type("nan"), arrays[name].shape) for name in pieces}
+    with xpgrad.use_engine("standard" if way == "the standard engine" else None):
+        expected = getattr(xpgrad, kind)(**arrays, **options)
+        found = run_foreign(getattr(xpgrad, kind), **{**arrays, **shapes}, **options, joined=pieces)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_equal_attributes_of_another_type_are_still_wrong(rng):
     arrays = operands("gru", rng)
     X = arrays["X"].swapaxes(0, 1).copy()
