@@ -54,8 +54,8 @@ class Recorder(RecordedLoops):
         has_symbols: bool = False,
     ) -> None:
         super().__init__(machine, dtype, is_full)
-        self.steps, self.has_symbols = steps, has_symbols
-        self._draft.has_symbols = has_symbols
+        self.steps = steps
+        self.has_symbols = self._draft.has_symbols = has_symbols
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         self._pieces = {
             name: [
