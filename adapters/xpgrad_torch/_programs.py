@@ -15,7 +15,7 @@ from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.program import Program
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
-from xpgrad_torch._stacked import Layout, Stacked, grouped, joined, outlines
+from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 from xpgrad_torch.engine import TorchEngine, look_at, new_result
 
 Head = tuple | None
@@ -152,7 +152,7 @@ class PlannedFunction:
         pairs = list(zip(self._names, operands, strict=True))
         stacked = {name: x.parameters for name, x in pairs if type(x) is Stacked}
         # a function that replaces xpgrad's gets the weights themselves
-        whole = joined(operands) if self.is_replaced() else outlines(operands)
+        whole = joined(operands, Stacked.joined if self.is_replaced() else Stacked.outline)
         keywords: dict[str, Any] = {**dict(zip(self._names, whole, strict=True)), **options}
         with without_autocast(arrays[0]):
             results = run_foreign(self._find(), **keywords, plans_out=plans_out, joined=stacked)

@@ -1,7 +1,7 @@
 """Operands that consist of several parameters of a PyTorch module."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -84,11 +84,8 @@ def grouped(layout: Layout, flat: Sequence[Any]) -> list[Any]:
     return operands
 
 
-def joined(operands: Iterable[Any]) -> list[Tensor | None]:
-    """Return the operands, each as one tensor."""
-    return [x.joined() if type(x) is Stacked else x for x in operands]
-
-
-def outlines(operands: Iterable[Any]) -> list[Tensor | None]:
-    """Return the operands, each as one tensor; see `Stacked.outline`."""
-    return [x.outline() if type(x) is Stacked else x for x in operands]
+def joined(
+    operands: Iterable[Any], make: Callable[[Stacked], Tensor] = Stacked.joined
+) -> list[Tensor | None]:
+    """Return the operands, each as one tensor; `make` makes it of a `Stacked`."""
+    return [make(x) if type(x) is Stacked else x for x in operands]

@@ -97,9 +97,7 @@ class TorchEngine(NumpyEngine):
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`. Lengths with resets are an array of NumPy."""
-        if isinstance(array, np.ndarray):
-            return super().integers(array)
-        return super().integers(array.numpy()) if is_plain(array) else None
+        return super().integers(array.numpy() if is_plain(array) else array)
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float], out: Any = None
