@@ -12,7 +12,8 @@ class Alike:
 
     Work on the `first` is recorded, and repeated for the others. A sum begins with the `first`, and adds the
     others: then work on the `second` is recorded and repeated. Both are always the same objects, because a
-    recorder knows a slice by its identity. `size` is given: a slice's end minus its start is another symbol.
+    recorder knows a slice by its identity. `size` is given: a slice's end minus its start may be another
+    symbol.
     """
 
     def __init__(self, first: slice, size: int, count: int) -> None:

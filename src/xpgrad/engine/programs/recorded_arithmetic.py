@@ -34,7 +34,10 @@ class RecordedArithmetic:
         self.dtype, self._name = dtype, name_of(dtype)
         self._draft = Draft()
         self.moving: Mapping[int, int | None] = {}
-        """The ids of the slices that are the part for which work on parts that are alike is recorded."""
+        """The ids of the slices that are the part for which work on parts that are alike is recorded.
+
+        Their size, if no axis ends within them.
+        """
         self.xp: Any = RecordedNamespace(self)
 
     # --- memory
