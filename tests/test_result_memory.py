@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 
 import numpy as np
@@ -18,15 +19,22 @@ FLOAT = np.dtype(np.float32)
 def small_is_large(monkeypatch):
     monkeypatch.setattr(memory, "LARGE", 1_000)
     monkeypatch.setattr(memory, "_RESULTS_KEPT", 10_000)
-    monkeypatch.setattr(memory, "_results", memory._ResultMemory())
+    monkeypatch.setattr(memory, "_results", [])
 
 
 def kept():
-    own = memory._results
-    sizes = [(one.kept, len(one), room) for room, each in own._kept.items() for one in each]
-    assert own._bytes == sum(room for _, room, _ in sizes)
-    assert all(room == of_list for _, room, of_list in sizes)
-    return [room for _, room, _ in sorted(sizes)]
+    """The sizes of memory that is free, in the order in which it was lent."""
+    if not memory._results:
+        return []
+    (own,) = memory._results
+    own._collect_ended()
+    free = [loan for size, loans in own._free.items() for loan in loans if len(loan.memory) == size]
+    assert len(free) == sum(map(len, own._free.values()))
+    loans = [*own._loans.values()]
+    assert [loan for loan in loans if loan() is None] == [loan for loan in loans if loan in free]
+    assert {*map(id, free)} <= {*own._loans}
+    assert own.bytes == sum(len(loan.memory) for loan in loans) <= memory._RESULTS_KEPT
+    return [len(loan.memory) for loan in loans if loan in free]
 
 
 def test_memory_comes_back_with_the_last_view():
@@ -87,26 +95,98 @@ def test_the_smallest_that_has_room_is_taken_and_none_twice_as_large():
     assert held[3].ctypes.data == addresses[0]
 
 
-def test_what_came_last_is_kept():
-    arrays = [memory.result_array((n,), FLOAT) for n in (1000, 900, 800)]
-    while arrays:
-        arrays.pop()  # 3200 bytes, then 3600, then 4000
+def test_what_was_lent_last_is_kept():
+    arrays = [memory.result_array((n,), FLOAT) for n in (1000, 800, 1000)]
+    del arrays[::2]  # the first is lent no longer, and the last
+    assert kept() == [4096]
+    held = memory.result_array((900,), FLOAT)  # the last one's memory
+    assert kept() == []
+    more = memory.result_array((1000,), FLOAT)  # for which the one of 800 is forgotten
+    arrays.clear()
+    assert kept() == []
+    large = memory.result_array((3000,), FLOAT)  # more than all that is kept
+    del large, held, more
     assert kept() == [4096, 4096]
-    large = memory.result_array((3000,), FLOAT)
-    del large
-    assert kept() == []  # it is larger than all that is kept
 
 
-def test_a_finalizer_within_another_step():
-    """It gets no memory that is kept, and what it frees is not kept: nothing waits for the step."""
-    first, second = (memory.result_array((300,), FLOAT) for _ in range(2))
-    address = first.ctypes.data
-    del first
-    with memory._results._lock:
-        del second
-        assert memory.result_array((300,), FLOAT).ctypes.data != address
+def test_what_is_free_goes_too():
+    arrays = [memory.result_array((n,), FLOAT) for n in (1000, 800)]
+    arrays.clear()
+    assert kept() == [4096, 3584]
+    held = [memory.result_array((n,), FLOAT) for n in (300, 400, 300)]
+    assert kept() == [3584]
+    del held
+    assert kept() == [3584, 1280, 1792, 1280]
+
+
+def test_freed_memory_is_used_while_it_is_in_the_caches():
+    arrays = [memory.result_array((300,), FLOAT) for _ in range(3)]
+    addresses = [array.ctypes.data for array in arrays]
+    for k in (1, 2, 0):
+        arrays[k] = None
+    assert [memory.result_array((300,), FLOAT).ctypes.data] == [addresses[0]]
+    held = [memory.result_array((300,), FLOAT) for _ in range(3)]
+    assert [array.ctypes.data for array in held] == [addresses[k] for k in (0, 2, 1)]
+
+
+def test_a_finalizer_within_another_step(monkeypatch):
+    """It gets memory of its own: nothing waits for the step. Then the memory of one of them is kept."""
+    arrays = [memory.result_array((300,), FLOAT) for _ in range(3)]
+    addresses = [array.ctypes.data for array in arrays]
+    arrays.clear()
+    inner, taken = [], memory._ResultMemory._taken
+
+    def interrupted(own, size):
+        monkeypatch.setattr(memory._ResultMemory, "_taken", taken)
+        inner.append(memory.result_array((300,), FLOAT))
+        return taken(own, size)
+
+    monkeypatch.setattr(memory._ResultMemory, "_taken", interrupted)
+    outer = memory.result_array((300,), FLOAT)
+    assert outer.ctypes.data in addresses
+    assert inner[0].ctypes.data not in addresses
+    assert kept() == [1280, 1280]
+    inner.clear()
+    assert kept() == [1280, 1280]
+
+
+def test_a_lease_that_ends_while_it_is_forgotten(monkeypatch):
+    arrays = [memory.result_array((n,), FLOAT) for n in (1000, 800)]
+    taken = memory._ResultMemory._taken
+
+    def interrupted(own, size):
+        arrays.clear()
+        return taken(own, size)
+
+    monkeypatch.setattr(memory._ResultMemory, "_taken", interrupted)
+    held = memory.result_array((900,), FLOAT)  # for which the one of 1000 is forgotten
+    assert kept() == [3584]
+    del held
+    assert kept() == [3584, 4096]
+
+
+def test_no_code_of_ours_runs_when_a_lease_ends():
+    """An interrupt that came there would be lost: Python only prints what a finalizer raises."""
+    frames = []
+    array = memory.result_array((300,), FLOAT)
+    sys.setprofile(lambda frame, event, argument: frames.append((event, argument)))
+    del array
+    sys.setprofile(None)
+    assert [event for event, argument in frames if argument is not sys.setprofile] == []
     assert kept() == [1280]
-    assert memory.result_array((300,), FLOAT).ctypes.data == address
+
+
+def test_an_interrupted_step_loses_memory_alone(monkeypatch):
+    held = memory.result_array((300,), FLOAT)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory._ResultMemory, "_taken", lambda self, size: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            memory.result_array((300,), FLOAT)
+    del held
+    assert kept() == []
+    for _ in range(2):
+        memory.result_array((300,), FLOAT)
+    assert kept() == [1280]
 
 
 def test_threads_share_no_memory():
@@ -137,8 +217,10 @@ def test_training_steps_use_it(monkeypatch):
 
     monkeypatch.setattr(xpgrad_torch.engine, "LARGE", 0)  # these are in PyTorch's memory
     monkeypatch.setattr(memory, "_RESULTS_KEPT", 1 << 20)
-    taken, take = [], memory._results.take
-    monkeypatch.setattr(memory._results, "take", lambda size: taken.append(take(size)) or taken[-1])
+    taken, take = [], memory._ResultMemory._taken
+    monkeypatch.setattr(
+        memory._ResultMemory, "_taken", lambda own, size: taken.append(take(own, size)) or taken[-1]
+    )
     layers = [lib.LSTM(5, 8) for lib in (xpgrad_torch, torch.nn)]
     layers[0].load_state_dict(layers[1].state_dict())
     outputs = []

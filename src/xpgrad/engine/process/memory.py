@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+import weakref
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
@@ -189,71 +191,103 @@ _RESULTS_KEPT = 1 << 28  # bytes that a process keeps
 
 
 class _ResultBytes(np.ndarray):
-    """Memory for results; `kept` is the time when it was kept.
+    """Memory for results.
 
     NumPy keeps it as the base of a `_Lease`, and this as the base of an array, because they are of different
     classes.
     """
 
-    __slots__ = ("kept",)
-    kept: int
+    __slots__ = ()
 
 
 class _Lease(np.ndarray):
-    """All of a `_ResultBytes`, for one array. The array's last view frees the lease, not the memory."""
+    """All of a `_ResultBytes`, for one array. It ends with the array's last view."""
 
     __slots__ = ()
 
-    def __del__(self) -> None:
-        memory = self.base
-        if isinstance(memory, _ResultBytes):  # else it is a view or a copy of a lease
-            _results.keep(memory)
+
+class _Loan(weakref.ref):
+    """A `_Lease` that may have ended, and its memory."""
+
+    __slots__ = ("memory",)
+    memory: _ResultBytes
 
 
 class _ResultMemory:
-    """Memory of earlier results, by size and in the order in which it was kept.
+    """The memory that was lent last, for as many bytes as a process keeps: lent still, or ended.
 
-    A finalizer may run between any two steps, in any thread. Where it comes while another step is under way,
-    memory is new, or is not kept.
+    Nothing of it is Python code that runs when a lease ends: an interrupt that came there would be lost.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[_ResultBytes]] = {}
-        self._bytes, self._time = 0, 0
-        self._lock = threading.Lock()
+        self._loans: dict[int, _Loan] = {}  # by identity, in the order of lending
+        self._ended: deque[_Loan] = deque()  # since the last step, in the order of their ends
+        self._free: defaultdict[int, list[_Loan]] = defaultdict(list)  # by size
+        self.bytes = 0
 
-    def take(self, size: int) -> _ResultBytes | None:
-        """Take memory of this size or the next larger ones, at most twice as large; None if there is none."""
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            fitting = _rounded(size)
-            while fitting <= 2 * size:
-                if memories := self._kept.get(fitting):
-                    self._bytes -= fitting
-                    return memories.pop()
-                fitting = _rounded(fitting + 1)
-            return None
-        finally:
-            self._lock.release()
+    def lease(self, size: int) -> _Lease:
+        """At least `size` bytes: of ended loans of this size or the next larger ones, or new."""
+        self._collect_ended()
+        memory = self._taken(size)
+        if memory is None:
+            memory = aligned((_rounded(size),), _BYTE).view(_ResultBytes)
+        lease = _Lease(len(memory), _BYTE, memory)
+        if len(memory) <= _RESULTS_KEPT:
+            loan = _Loan(lease, self._ended.append)
+            loan.memory = memory
+            self._loans[id(loan)] = loan
+            self.bytes += len(memory)
+            self._forget_the_first()
+        return lease
 
-    def keep(self, memory: _ResultBytes) -> None:
-        """Keep it; without room for all, the memory that was kept first goes."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._time += 1
-            memory.kept = self._time
-            self._kept.setdefault(len(memory), []).append(memory)
-            self._bytes += len(memory)
-            while self._bytes > _RESULTS_KEPT:
-                oldest = min(filter(None, self._kept.values()), key=lambda memories: memories[0].kept)
-                self._bytes -= len(oldest.pop(0))
-        finally:
-            self._lock.release()
+    def _collect_ended(self) -> None:
+        while self._ended:
+            loan = self._ended.popleft()
+            if id(loan) in self._loans:  # else it ended after it was forgotten
+                self._free[len(loan.memory)].append(loan)
+
+    def _taken(self, size: int) -> _ResultBytes | None:
+        """The memory of the last ended loan of the least size, at most twice as large."""
+        fitting = _rounded(size)
+        while fitting <= 2 * size:
+            if free := self._free[fitting]:
+                return self._forget(free.pop())
+            fitting = _rounded(fitting + 1)
+        return None
+
+    def _forget(self, loan: _Loan) -> _ResultBytes:
+        del self._loans[id(loan)]
+        self.bytes -= len(loan.memory)
+        return loan.memory
+
+    def _forget_the_first(self) -> None:
+        """Forget the first loans without room for all. What is lent still goes with its last view."""
+        while self.bytes > _RESULTS_KEPT:
+            loan = next(iter(self._loans.values()))
+            free = self._free[len(self._forget(loan))]
+            if loan in free:
+                free.remove(loan)
 
 
-_results = _ResultMemory()
+_results: list[_ResultMemory] = []
+"""The memory of the process's results, while no call takes a step with it.
+
+A signal handler, a finalizer or another thread may make results during such a step: they get memory of their
+own. After an exception it is not returned; the next call has a new one.
+"""
+
+
+def _lease(size: int) -> _Lease:
+    try:
+        own = _results.pop()
+    except IndexError:
+        own = _ResultMemory()
+    lease = own.lease(size)
+    _results.append(own)
+    if len(_results) > 1:  # two steps at once
+        _results.sort(key=lambda one: one.bytes)
+        del _results[:-1]
+    return lease
 
 
 def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -266,10 +300,7 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return guard.result(shape, dtype)
     if size < LARGE:
         return np.empty(shape, dtype) if size < _PAGE else aligned(shape, dtype)
-    memory = _results.take(size)
-    if memory is None:
-        memory = aligned((_rounded(size),), _BYTE).view(_ResultBytes)
-    return np.ndarray(shape, dtype, _Lease(len(memory), _BYTE, memory))
+    return np.ndarray(shape, dtype, _lease(size))
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
