@@ -214,9 +214,9 @@ class _Loan(weakref.ref):
 
 
 class _ResultMemory:
-    """The memory that was lent last, for as many bytes as a process keeps: lent still, or ended.
+    """The memory that was lent last, up to `_RESULTS_KEPT` bytes, whether its lease has ended or not.
 
-    Nothing of it is Python code that runs when a lease ends: an interrupt that came there would be lost.
+    No Python code runs when a lease ends: an interrupt that came there would be lost.
     """
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ class _ResultMemory:
         return loan.memory
 
     def _forget_the_first(self) -> None:
-        """Forget the first loans without room for all. What is lent still goes with its last view."""
+        """Forget the first loans if there is no room for all. Lent memory goes with its lease."""
         while self.bytes > _RESULTS_KEPT:
             loan = next(iter(self._loans.values()))
             free = self._free[len(self._forget(loan))]
