@@ -124,7 +124,7 @@ def test_freed_memory_is_used_while_it_is_in_the_caches():
     addresses = [array.ctypes.data for array in arrays]
     for k in (1, 2, 0):
         arrays[k] = None
-    assert [memory.result_array((300,), FLOAT).ctypes.data] == [addresses[0]]
+    assert memory.result_array((300,), FLOAT).ctypes.data == addresses[0]
     held = [memory.result_array((300,), FLOAT) for _ in range(3)]
     assert [array.ctypes.data for array in held] == [addresses[k] for k in (0, 2, 1)]
 

@@ -9,7 +9,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,7 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 Arena = tuple[np.ndarray, int]
 """Memory, and the address of the first cache line in it."""
+_Kept = TypeVar("_Kept")
 
 
 class _Arenas(threading.local):
@@ -115,8 +116,8 @@ def keep_arena(arena: Arena) -> None:
     kept += reversed(fitting)
 
 
-def _popped(kept: list[Arena]) -> Arena | None:
-    """Take the arena that was kept last; None if there is none."""
+def _popped(kept: list[_Kept]) -> _Kept | None:
+    """Take what was kept last; None if there is nothing."""
     try:
         return kept.pop()
     except IndexError:
@@ -278,15 +279,10 @@ own. After an exception it is not returned; the next call has a new one.
 
 
 def _lease(size: int) -> _Lease:
-    try:
-        own = _results.pop()
-    except IndexError:
-        own = _ResultMemory()
+    own = _popped(_results) or _ResultMemory()
     lease = own.lease(size)
-    _results.append(own)
-    if len(_results) > 1:  # two steps at once
-        _results.sort(key=lambda one: one.bytes)
-        del _results[:-1]
+    other = _popped(_results)  # of a step at the same time: the larger memory stays
+    _results.append(own if other is None or own.bytes >= other.bytes else other)
     return lease
 
 
