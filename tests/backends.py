@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 
 import xpgrad
+from xpgrad._calls import families
 from xpgrad._calls import plans as _plans
 
 FULL = ("float64", "float32")
@@ -23,8 +24,8 @@ FULL = ("float64", "float32")
 def without_programs() -> Iterator[None]:
     """Every call asks its engine, as one does that no program can be written for."""
     with (
-        mock.patch.object(_plans, "_plan", return_value=None),
-        mock.patch.object(_plans, "_known", _plans.CallCache()),
+        mock.patch.object(_plans, "_recorded", return_value=None),
+        mock.patch.object(families, "known", families.CallCache()),
     ):
         yield
 

@@ -16,7 +16,7 @@ import pytest
 import xpgrad
 from backends import Backend, without_programs
 from conv_cases import CASES, Case
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad._calls.plans import Asked
 from xpgrad._conv import choice
 from xpgrad._conv import method as conv_method
@@ -468,7 +468,7 @@ def test_bands_of_one_image(
     whole = [xpgrad.conv(X, W, **options), *xpgrad.conv_grad(dY, X, W, **options)]
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 1)
     monkeypatch.setattr(conv_method, "_COLUMNS", 1)
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     for jit in ("1", "0"):
         monkeypatch.setenv("XPGRAD_JIT", jit)
         apart = [xpgrad.conv(X, W, **options), *xpgrad.conv_grad(dY, X, W, **options)]
@@ -529,7 +529,7 @@ def test_patches_of_several_images_at_a_time(
     """The last product has fewer images than the others."""
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 64)
     monkeypatch.setattr(conv_method, "_COLUMNS", 200)
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     arrays = case.arrays()
     expected = case.expected(arrays)
     X, W, B, dY = (arrays[name] for name in ("X", "W", "B", "dY"))

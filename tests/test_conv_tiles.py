@@ -14,7 +14,7 @@ import xpgrad
 from backends import without_programs
 from compiled_calls import compiled
 from conv_cases import Case
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad._conv import patches
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad._conv.winograd_formulas import DENSE, PIECES, ROW, STRIDED, Scheme
@@ -61,7 +61,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
             yield
         return
     pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     yield
 
 

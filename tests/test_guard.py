@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: there is no compiled code to guard")
 
@@ -36,7 +36,7 @@ def guarded(monkeypatch, compiled):
     """
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
     monkeypatch.setattr(guard, "on", True)
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     for plans in (compiled_shifts.plan_of_sums, compiled_shifts.plan_of_products):
         plans.cache_clear()
     yield

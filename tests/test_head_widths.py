@@ -10,7 +10,7 @@ import torch
 
 import xpgrad
 from xpgrad import Cell, engine
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad._operators.axes import gradient_name
 from xpgrad.cells import mean, sigmoid
 from xpgrad.engine.compiled import machine, time_loops
@@ -119,7 +119,7 @@ def test_threads_share_columns(
         return loop(stages, dtype, by_stages, resets)
 
     monkeypatch.setattr(time_loops, "compiled_loop", noting)
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     monkeypatch.setattr(machine, "_SAVED", -(1 << 60))
     monkeypatch.setattr(machine, "_TILE_ROWS", 2)
     for name in ("TIME_LOOP", "PRODUCT", "COPY"):
@@ -160,7 +160,7 @@ def test_no_loop_multiplies_zeros_between_heads(compiled: None, monkeypatch: pyt
         return weighed(self, weight, times)
 
     monkeypatch.setattr(Recorder, "loop_weight", noting)
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     rng = np.random.default_rng(0)
     X, W, R = (rng.normal(size=shape) for shape in [(3, 2, I), (1, 32, I), (1, 32, 2)])
     found, pullback = xpgrad.vjp(xpgrad.slstm, X, W, R, heads=4)

@@ -32,7 +32,7 @@ from recurrent_cases import (
     run_reference,
     these_options,
 )
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad._recurrent import call as _recurrent
 from xpgrad._recurrent import per_sample as _per_sample
 from xpgrad.engine.process.settings import jit_enabled
@@ -176,9 +176,9 @@ def test_norms_of_very_many_samples_have_no_program(rng: np.random.Generator) ->
     if not jit_enabled():
         pytest.skip("needs llvmlite")
     for N in (1024, 1025):
-        _plans._known.clear()
+        families.known.clear()
         run(asked(make_case(LSTM, rng, T=1, N=N, I=1, H=1), per_sample="norm"))
-        assert (None in _plans._known.calls.values()) is (N > 1024)
+        assert (None in families.known.calls.values()) is (N > 1024)
 
 
 @each_operator()
@@ -191,7 +191,7 @@ def test_samples_of_the_products_at_a_time(
             case = asked(make_case(operator, rng, N=5, **sizes), per_sample="norm")
             _, expected = run_reference(case)
             for engine in (None, "standard"):
-                _plans._known.clear()
+                families.known.clear()
                 with xpgrad.use_engine(engine) if engine else nullcontext():
                     _, grads = run(case)
                 assert_gradients(operator, grads, expected, rtol=1e-11, atol=1e-12)
@@ -245,11 +245,11 @@ def test_inputs_are_not_written_to(operator: Operator, rng: np.random.Generator)
 def test_they_have_programs(operator: Operator, rng: np.random.Generator) -> None:
     case = make_case(operator, rng, lengths=[2, 5, 4])
     outputs = run_forward(case)
-    _plans._known.clear()
+    families.known.clear()
     for options in ({"per_sample": "norm"}, {"sample_weight": WEIGHTS[:3]}):
         run_gradient(case, outputs, **options)
-    assert len(_plans._known.calls) == 2
-    assert None not in _plans._known.calls.values()
+    assert len(families.known.calls) == 2
+    assert None not in families.known.calls.values()
 
 
 @each_operator()

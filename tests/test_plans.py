@@ -10,7 +10,7 @@ import pytest
 
 import xpgrad
 from backends import without_programs
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad._calls import shared_steps as _shared_steps
 from xpgrad._calls.adapter_calls import run_foreign
 from xpgrad.engine import numpy_engine
@@ -31,7 +31,7 @@ SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H
 
 @pytest.fixture(autouse=True)
 def no_plans_yet(monkeypatch):
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
 
 
 def operands(kind, rng, sizes=(T, N, I, H), dtype="float32", directions=1):
@@ -71,7 +71,7 @@ def compare(got, expected, tolerance):
 
 def programs_made():
     """How many there are; calls of several T may share one."""
-    return len({id(value[0].code) for value in _plans._known.calls.values() if isinstance(value, tuple)})
+    return len({id(value[0].code) for value in families.known.calls.values() if isinstance(value, tuple)})
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -250,14 +250,14 @@ def test_gradients_per_sample(kind, direction, lengths, rng):
 def test_without_jit_there_are_none(rng, monkeypatch):
     monkeypatch.setenv("XPGRAD_JIT", "0")
     xpgrad.lstm(**operands("lstm", rng))
-    assert not any(_plans._known.calls.values())
+    assert not any(families.known.calls.values())
 
 
 def test_old_forms_are_forgotten(rng, monkeypatch):
-    monkeypatch.setattr(_plans.Remembered, "MOST", 3)
+    monkeypatch.setattr(families.Remembered, "MOST", 3)
     for steps in range(1, 6):
         xpgrad.lstm(**operands("lstm", rng, (steps, N, I, H)))
-    assert len(_plans._known.calls) == 3
+    assert len(families.known.calls) == 3
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -291,7 +291,7 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
             compare([x.numpy() for x in out], expected[: len(out)], 1e-5)
         else:
             compare(step(kind, arrays, rng), expected, 1e-4)
-        (first, *_) = (value[0] for value in _plans._known.calls.values() if isinstance(value, tuple))
+        (first, *_) = (value[0] for value in families.known.calls.values() if isinstance(value, tuple))
         loops = [loop for *_, loop in first._rest if loop is not None]
         assert max(loop.parts for loop in made) == 2
         assert {loop.size for loop in made} >= {(1, 64, 64), (31, 31 * 64, 64)}  # of 32 steps
@@ -360,12 +360,12 @@ def test_directions_run_side_by_side(kind, lengths, rng, monkeypatch, python_thr
     if lengths is not None:
         arrays["sequence_lens"] = np.asarray(lengths)
     side_by_side = step(kind, arrays, rng, direction="bidirectional")
-    for program, _ in _plans._known.calls.values():
+    for program, _ in families.known.calls.values():
         (lanes,) = lanes_of(program._run.__self__)
         assert len(lanes.each) == 2
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "1")
     one_after_the_other = step(kind, arrays, rng, direction="bidirectional")
-    assert len(_plans._known.calls) == 4
+    assert len(families.known.calls) == 4
     for ours, right in zip(side_by_side, one_after_the_other, strict=True):
         assert (ours is None) == (right is None)
         if ours is not None:
@@ -378,7 +378,7 @@ def test_gradients_of_small_images_run_side_by_side(rng, python_threads):
         rng.normal(size=shape).astype("float32") for shape in ((1, 9, 6, 7), (16, 9, 3, 3), (1, 16, 6, 7))
     )
     got = xpgrad.conv_grad(dY, X, W, pads=1)
-    ((program, _),) = _plans._known.calls.values()
+    ((program, _),) = families.known.calls.values()
     (lanes,) = lanes_of(program)
     assert len(lanes.each) == 2
     for ours, right in zip(got, without_plans(lambda: xpgrad.conv_grad(dY, X, W, pads=1)), strict=True):
@@ -408,9 +408,9 @@ def test_a_convolution_has_a_program_where_python_starts_the_threads(rng, python
         return [Y, *xpgrad.conv_grad(Y, X, W, pads=1)]
 
     got = both()
-    assert len(_plans._known.calls) == 2
-    assert all(_plans._known.calls.values())
-    assert any(program._rest for program, _ in _plans._known.calls.values())  # it has parts
+    assert len(families.known.calls) == 2
+    assert all(families.known.calls.values())
+    assert any(program._rest for program, _ in families.known.calls.values())  # it has parts
     for ours, right in zip(got, without_plans(both), strict=True):
         np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-4)
 
@@ -666,7 +666,7 @@ def test_bits_do_not_depend_on_earlier_calls(kind, rng):
     arrays = operands(kind, rng, (18, N, I, H))
     first = step(kind, arrays, rng)
     for steps in (20, 17):
-        _plans._known.clear()
+        families.known.clear()
         step(kind, operands(kind, rng, (steps, N, I, H)), rng)
         for a, b in zip(step(kind, arrays, rng), first, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -688,13 +688,13 @@ def test_adapters_options_of_equal_values_have_programs_of_their_own(rng):
     X, (W, R) = rng.normal(size=(5, N, H)), rng.normal(size=(2, 1, H, H))
     run_foreign(xpgrad.rnn, X, W, R, sequence_lens=[5, *[3] * (N - 1)], input_major=True)
     packed = run_foreign(xpgrad.rnn, X, W, R, sequence_lens=[5, *[3] * (N - 1)], packed=True)
-    _plans._known.clear()
+    families.known.clear()
     again = run_foreign(xpgrad.rnn, X, W, R, sequence_lens=[5, *[3] * (N - 1)], packed=True)
     np.testing.assert_array_equal(packed.H_t, again.H_t)
 
 
 def test_new_steps_push_no_program_out(rng, monkeypatch):
-    monkeypatch.setattr(_plans.Remembered, "MOST", 3)
+    monkeypatch.setattr(families.Remembered, "MOST", 3)
     for steps in (17, 18, 19, 20, 17, 18):
         step("gru", operands("gru", rng, (steps, N, I, H)), rng)
     assert programs_made() == 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad._calls.adapter_calls import run_foreign
 from xpgrad.engine.compiled import machine, records
 from xpgrad.engine.formulas.formula import Span
@@ -25,7 +25,7 @@ STATES = {"lstm": ("initial_h", "initial_c"), "gru": ("initial_h",), "rnn": ("in
 
 @pytest.fixture(autouse=True)
 def no_plans_yet(monkeypatch):
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def small_pieces(monkeypatch):
 
 def programs_made():
     """How many there are; calls of several T may share one."""
-    return len({id(value[0].code) for value in _plans._known.calls.values() if isinstance(value, tuple)})
+    return len({id(value[0].code) for value in families.known.calls.values() if isinstance(value, tuple)})
 
 
 def draw(kind, rng, sizes, *, directions=1, peepholes=False, states=True, bias=True):

@@ -12,7 +12,7 @@ import pytest
 import xpgrad
 from recurrent_cases import Case, Operator, option_case, run_forward, run_gradient, these_options
 from xpgrad import engine
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad.cli import check_random
 from xpgrad.engine import array_loops
 from xpgrad.engine.compiled import machine
@@ -30,7 +30,7 @@ LARGE = {"N": 64, "C": 64, "O": 12, "L": 33, "I": 24, "H": 16, "T": 8}
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch):
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     array_loops.loop_code.cache_clear()
 
 
@@ -79,7 +79,7 @@ def test_every_kernel(name, kind, size):
         sizes = {k: n for k, n in sizes.items() if k not in ("C", "H")}
     as_array = torch.Tensor.numpy if kind == "numpy" else lambda tensor: tensor
     forward, gradient = kernel_calls(name, torch.float32, as_array, sizes)
-    _plans._known.clear()
+    families.known.clear()
     assert_repeats(forward)
     assert_repeats(gradient)
 
@@ -129,7 +129,7 @@ def test_threads_change_no_bits_of_recurrent_kernels(operator, lengths, rng, com
 
     def both(threads, saved=1 << 60):
         monkeypatch.setattr(machine, "_SAVED", saved)
-        _plans._known.clear()
+        families.known.clear()
         with check_random.in_threads(threads):
             out, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, lengths)
             bits.append([seen(array) for array in (*out, *pullback(out[0]))])

@@ -11,7 +11,7 @@ import pytest
 import own_cells
 import xpgrad
 from backends import without_programs
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad._testing.thresholds import near, thresholds
 from xpgrad.cli import check_random
 
@@ -26,7 +26,7 @@ CHUNK = records.positions(records.ChunkQuantities)
 @pytest.fixture
 def guarded(monkeypatch, compiled):
     monkeypatch.setattr(guard, "on", True)
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
 
 
 def starts_of(timeline, lengths, steps, is_full=False):

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
-from xpgrad._calls import plans as _plans  # noqa: E402
+from xpgrad._calls import families  # noqa: E402
 from xpgrad._calls.adapter_calls import run_foreign  # noqa: E402
 from xpgrad_torch import _autograd  # noqa: E402
 from xpgrad_torch._packing import PackedRows  # noqa: E402
@@ -147,7 +147,7 @@ def test_frozen_parts(rnn, bidirectional, runs):
 def test_batches_of_other_lengths_share_programs(rnn, bidirectional, monkeypatch):
     """Each gradient is that of its own batch, though other batches came in between."""
     pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     theirs, ours = pair(rnn, bidirectional=bidirectional)
     losses = []
     for lengths in ([6, 6, 4, 1], [6, 1, 1, 1], [6, 6, 6, 5], [6, 5, 3, 2]):
@@ -160,7 +160,7 @@ def test_batches_of_other_lengths_share_programs(rnn, bidirectional, monkeypatch
         ]
         for a, b in zip(*grads, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-    assert sum(isinstance(known, tuple) for known in _plans._known.calls.values()) == 2
+    assert sum(isinstance(known, tuple) for known in families.known.calls.values()) == 2
 
 
 @pytest.mark.parametrize("rnn", RNNS)
@@ -169,7 +169,7 @@ def test_nothing_is_packed_or_unpacked(rnn, monkeypatch):
     pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
     from xpgrad.engine.programs.recorder import Recorder
 
-    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
+    monkeypatch.setattr(families, "known", families.CallCache())
     moved, move = [], Recorder.move_rows
 
     def noting(recorder, kind, *args, **options):

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
+from xpgrad._calls import families  # noqa: E402
 from xpgrad_torch import _programs, functional  # noqa: E402
 from xpgrad_torch.engine import look_at  # noqa: E402
 
@@ -30,7 +31,9 @@ assert_close = torch.testing.assert_close
 @pytest.fixture(autouse=True)
 def nothing_came_before(monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr(_programs, "known_calls", _programs.KnownCalls())
+    for name in ("known_calls", "call_families"):
+        monkeypatch.setattr(_programs, name, _programs.KnownCalls())
+    monkeypatch.setattr(families, "known", families.CallCache())
 
 
 @pytest.fixture
@@ -408,11 +411,12 @@ def test_calls_of_every_shape_are_repeated(repeats):
     for _ in range(3):
         for rows in range(1, 13):
             cell(torch.randn(rows, SIZE), torch.randn(rows, SIZE))
-    assert repeats == {"ready": 24, "anew": 12}
+    assert repeats == {"ready": 34, "anew": 2}  # the second size is recorded with symbols
 
 
 def test_the_oldest_calls_are_forgotten(repeats, monkeypatch):
     monkeypatch.setattr(_programs.KnownCalls, "MOST", 4)
+    monkeypatch.setattr(_programs, "_of_other_sizes", lambda *call: None)
     cell = xpgrad_torch.GRUCell(SIZE, SIZE)
     for rows in (*range(1, 9), 8, 5, 4):
         cell(torch.randn(rows, SIZE), torch.randn(rows, SIZE))
@@ -801,3 +805,145 @@ def test_a_function_in_the_place_of_a_convolution_is_called(monkeypatch):
     monkeypatch.setattr(xpgrad, "conv", lambda X, W, B, **_: torch.full((1,), 7.0))
     for _ in range(2):
         assert ours(torch.randn(shape)).item() == 7
+
+
+# ------------------------------------------------------------------------------------------ new sizes
+
+
+class OfLengths(torch.nn.Module):
+    """A layer on sequences of lengths from 1 to T."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        T, N = x.shape[:2]
+        lengths = torch.arange(N) % T + 1
+        if isinstance(self.layer, torch.nn.GRU):
+            packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+            return torch.nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], total_length=T)[0]
+        return self.layer(x, lengths=lengths)[0]
+
+
+class WithResets(OfLengths):
+    """A layer whose sequences begin anew at their fourth step."""
+
+    def forward(self, x):
+        if isinstance(self.layer, torch.nn.GRU):
+            return torch.cat([self.layer(part)[0] for part in (x[:3], x[3:])])
+        return self.layer(x, reset=(torch.arange(len(x)) == 3)[:, None].repeat(1, x.shape[1]))[0]
+
+
+SIZED = {
+    "LSTM": lambda lib: lib.LSTM(SIZE, 6, num_layers=2, bidirectional=True),
+    "GRU": lambda lib: lib.GRU(SIZE, 6, batch_first=True),
+    "lengths": lambda lib: OfLengths(lib.GRU(SIZE, 6)),
+    "resets": lambda lib: WithResets(lib.GRU(SIZE, 6)),
+    "LSTMCell": lambda lib: lib.LSTMCell(SIZE, 6),
+    "RNNCell": lambda lib: lib.RNNCell(SIZE, 6, bias=False),
+    "Conv2d": lambda lib: lib.Conv2d(SIZE, 6, 3, padding=1, stride=2),
+    "two convolutions": lambda lib: torch.nn.Sequential(lib.Conv1d(SIZE, 6, 3), lib.Conv1d(6, 5, 3)),
+    "ConvTranspose1d": lambda lib: lib.ConvTranspose1d(SIZE, 6, 3, bias=False),
+}
+LAYERED = ("LSTM", "GRU", "lengths", "resets")
+each_sized = pytest.mark.parametrize("kind", SIZED)
+
+
+def of_sizes(kind, a, b):
+    """An input of two sizes."""
+    if "Cell" in kind:
+        return torch.randn(a, SIZE)
+    if kind in LAYERED:
+        return torch.randn(a, b, SIZE)
+    return torch.randn((2, SIZE, a, b) if "2d" in kind else (a, SIZE, b))
+
+
+def step_of(module, x):
+    """The output and all gradients of a training step."""
+    x = x.clone().requires_grad_()
+    output = module(x)
+    output = output[0] if isinstance(output, tuple) else output
+    wanted = [x, *module.parameters()]
+    return [output.detach(), *torch.autograd.grad(output.square().sum(), wanted)]
+
+
+@each_sized
+def test_calls_of_new_sizes_need_no_checks(repeats, kind, monkeypatch):
+    """Once two sizes were planned; they have the bits of calls that were checked."""
+    ours, theirs = (SIZED[kind](lib) for lib in (xpgrad_torch, torch.nn))
+    ours.load_state_dict(theirs.state_dict())
+    for a, b in ((9, 12), (10, 11), (11, 10), (12, 9)):
+        step_of(ours, of_sizes(kind, a, b))
+    repeats.update(ready=0, anew=0)
+    new = [of_sizes(kind, a, b) for a, b in ((12, 10), (10, 12), (9, 11), (9, 12))]
+    found = [step_of(ours, x) for x in new]
+    assert repeats["anew"] == 0 < repeats["ready"]
+    looked_for = []
+    monkeypatch.setattr(_programs, "_of_other_sizes", lambda *call: looked_for.append(call))
+    for x in new:
+        step_of(ours, x)
+    assert not looked_for  # the calls are known now
+    monkeypatch.setattr(_programs, "known_calls", _programs.KnownCalls())
+    monkeypatch.setattr(_programs, "_of_other_sizes", lambda *call: None)
+    for x, own in zip(new, found, strict=True):
+        for mine, checked, right in zip(own, step_of(ours, x), step_of(theirs, x), strict=True):
+            assert torch.equal(mine, checked)
+            assert mine.stride() == checked.stride()
+            assert_close(mine, right, rtol=1e-4, atol=1e-4)
+    assert repeats["anew"] > 0
+
+
+@each_sized
+def test_wrong_calls_after_many_sizes(kind):
+    """They raise the errors that they raise at first."""
+    wrong = {
+        "features": lambda x: x.repeat_interleave(2, -1 if x.ndim < 3 or kind in LAYERED else 1),
+        "dtype": lambda x: x.double(),
+        "axes": lambda x: x[None, None],
+        "size": lambda x: x[..., :1] if "two" in kind else x[..., :0],
+    }
+    messages = []
+    for _ in range(2):
+        module = SIZED[kind](xpgrad_torch)
+        messages.append([])
+        for change in wrong.values():
+            with pytest.raises((TypeError, ValueError, RuntimeError)) as raised:
+                module(change(of_sizes(kind, 9, 12)))
+            messages[-1].append((raised.type, str(raised.value)))
+        for a, b in ((9, 12), (10, 11), (11, 10), (12, 9), (12, 10)):
+            step_of(module, of_sizes(kind, a, b))
+    assert messages[0] == messages[1]
+
+
+def test_states_of_another_batch_after_many():
+    cell = functional.gru_cell
+    W, R = torch.randn(12, 4), torch.randn(12, 4)
+    for N in (3, 4, 5, 6, 7):
+        cell(torch.randn(N, 4), torch.randn(N, 4), W, R)
+    with pytest.raises(ValueError, match="gru_cell: "):
+        cell(torch.randn(8, 4), torch.randn(9, 4), W, R)
+
+
+@pytest.mark.parametrize("last", [(1, 1), (1, 7), (7, 1)])
+def test_results_keep_the_order_of_their_axes(last, monkeypatch):
+    """An image of one element may be one whose channels are last: its result's are, as PyTorch's."""
+    layers = [lib.ConvTranspose2d(SIZE, 6, 4) for lib in (xpgrad_torch, torch.nn)]
+    for size in ((5, 6), (6, 5), (7, 5), (4, 4)):
+        step_of(layers[0], torch.randn(2, SIZE, *size))
+    x = torch.randn(2, SIZE, *last)
+    given = (x, x.contiguous(memory_format=torch.channels_last), x[:, :, ::1].clone())
+    after = [layers[0](one).stride() for one in given]
+    monkeypatch.setattr(_programs, "_of_other_sizes", lambda *call: None)
+    monkeypatch.setattr(_programs, "known_calls", _programs.KnownCalls())
+    assert after == [layers[0](one).stride() for one in given] == [layers[1](one).stride() for one in given]
+
+
+def test_a_function_in_the_place_of_a_kernel_is_called_for_new_sizes(monkeypatch):
+    layer = xpgrad_torch.Conv1d(SIZE, SIZE, 3)
+    for width in (9, 10, 11):
+        layer(torch.randn(2, SIZE, width))
+    own, called = xpgrad.conv, []
+    monkeypatch.setattr(xpgrad, "conv", lambda *args, **given: called.append(args) or own(*args, **given))
+    layer(torch.randn(2, SIZE, 12))
+    assert len(called) == 1

@@ -1,7 +1,8 @@
 """Known calls: their programs, by everything that a call depends on except the numbers in tensors.
 
 The table is `known_calls`. The head of a key names a kernel, a function or a module's class, and the options;
-the rest describes the call's tensors. A known call needs no checks.
+the rest describes the call's tensors. A known call needs no checks. Nor does a new call that differs from a
+known one only in sizes, if its program needs no recording; the table of these is `call_families`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from torch import Tensor
 from xpgrad import engine as engines
 from xpgrad._operators.for_adapters import PlannedCall, run_foreign
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad.engine.programs.program import Program
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
@@ -46,7 +46,7 @@ class KnownCall(NamedTuple):
     function: "PlannedFunction"
     template: Any
     """The caller's data for such calls."""
-    program: Program
+    plan: PlannedCall
     order: Sequence[int]
     """The places of the program's arrays among the call's."""
 
@@ -58,6 +58,8 @@ class KnownCalls(Remembered[KnownCall]):
 
 
 known_calls = KnownCalls()
+call_families = KnownCalls()
+"""The last call whose program was planned, by the key without shapes and strides."""
 
 
 class Ready(NamedTuple):
@@ -72,7 +74,7 @@ class Ready(NamedTuple):
         addresses = [self.addresses[k] for k in self.known.order]
         if self.lengths.kind:
             addresses.append(self.lengths.address)
-        return self.known.program.run(addresses, new_result)
+        return self.known.plan.program.run(addresses, new_result)
 
 
 def _key(head: Head, arrays: Sequence[Tensor], kind: int) -> tuple[tuple, list[int]] | None:
@@ -86,18 +88,44 @@ def _key(head: Head, arrays: Sequence[Tensor], kind: int) -> tuple[tuple, list[i
     return (head, forms, strides, kind, threads), addresses
 
 
+def _remember(key: tuple, known: KnownCall) -> None:
+    head, forms, *rest = key
+    # Python's collector of cycles looks at each torch.Size again and again, not at plain tuples
+    plain = tuple([(dtype, is_cpu, tuple(shape)) for dtype, is_cpu, shape in forms])
+    known_calls[(head, plain, *rest)] = known
+
+
+def _family_key(key: tuple) -> tuple:
+    head, forms, _, *rest = key
+    return (head, tuple([form[:2] for form in forms]), *rest)
+
+
+def _of_other_sizes(key: tuple) -> KnownCall | None:
+    """Return a new call that differs from a known one only in sizes; None if its program is not known."""
+    like = call_families.get(_family_key(key))
+    if like is None:
+        return None
+    forms, strides = key[1:3]
+    program = like.plan.program_of([(tuple(forms[k][2]), strides[k]) for k in like.order])
+    if program is None:
+        return None
+    known = like._replace(plan=like.plan._replace(program=program))
+    _remember(key, known)
+    return known
+
+
 def find(head: Head, arrays: Sequence[Tensor], lengths: LengthsMemory | None = FULL) -> Ready | None:
     """Return the known call for these arrays, lengths excluded; None if there is none.
 
     A function that replaces xpgrad's is called each time.
     """
-    if head is None or lengths is None:
+    if head is None or lengths is None or (found := _key(head, arrays, lengths.kind)) is None:
         return None
-    found = _key(head, arrays, lengths.kind)
-    known = None if found is None else known_calls.get(found[0])
-    if found is None or known is None or known.function.is_replaced():
+    key, addresses = found
+    known = known_calls.get(key) or _of_other_sizes(key)
+    if known is None or known.function.is_replaced():
         return None
-    return Ready(known, found[1], lengths)
+    return Ready(known, addresses, lengths)
 
 
 class PlannedFunction:
@@ -160,11 +188,9 @@ class PlannedFunction:
             place = self.place_of_lengths(layout)
             found = _key(head, arrays if place is None else without(place, arrays), lengths.kind)
             if found is not None:
-                order = self._order(plans_out[0], layout)
-                own, forms, *rest = found[0]
-                # Python's collector of cycles looks at each torch.Size again and again, not at plain tuples
-                plain = tuple([(dtype, is_cpu, tuple(shape)) for dtype, is_cpu, shape in forms])
-                known_calls[(own, plain, *rest)] = KnownCall(self, template, plans_out[0].program, order)
+                known = KnownCall(self, template, plans_out[0], self._order(plans_out[0], layout))
+                _remember(found[0], known)
+                call_families[_family_key(found[0])] = known
         return list(self._flat(results, operands))
 
     def _order(self, plan: PlannedCall, layout: Layout) -> Sequence[int]:
@@ -174,7 +200,7 @@ class PlannedFunction:
         for name, (size, _) in zip(self._names, layout, strict=True):
             places[name] = range(count, count + (size if name != LENGTHS else 0))
             count = places[name].stop
-        return tuple([place for name in plan.names for place in places[name]])
+        return tuple([place for name in plan.layouts for place in places[name]])
 
     def _flat(self, results: Any, operands: Sequence[Any]) -> Iterator[Tensor | None]:
         """Yield the results; gradients of `Stacked` operands in pieces."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from xpgrad._calls.plans import PlannedCall
+    from xpgrad._calls.families import PlannedCall
 
 
 class Foreign(NamedTuple):

@@ -112,7 +112,7 @@ class Templates:
         self._varying: set[int] = set()
         self._unused = 0
 
-    def plan(self, call: VaryingCall, record: Callable[[Layouts, bool], Plan | None]) -> Plan | None:
+    def plan(self, call: VaryingCall, record: Callable[[Layouts, bool], Plan | None] | None) -> Plan | None:
         """The plan of a call, None if it has none; ``record(layouts, has_symbols)`` records one."""
         for known in self._known:
             program = known[0].program(call.sizes)
@@ -121,6 +121,8 @@ class Templates:
                 if known is not self._known[0]:  # a new list, because other threads may be looking
                     self._known = [known, *(one for one in self._known if one is not known)]
                 return Plan(program, known[1])
+        if record is None:
+            return None
         pairs = zip(self._last or call.sizes, call.sizes, strict=True)
         self._varying |= {place for place, (last, size) in enumerate(pairs) if last != size}
         self._last = call.sizes

@@ -22,44 +22,20 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from xpgrad import engine as engines
+from xpgrad._calls import families
 from xpgrad._calls.adapter_calls import PLAIN, Foreign
-from xpgrad._calls.new_sizes import CallSizes, Layouts, Plan, Templates, VaryingCall
-from xpgrad._calls.shared_steps import SharedSteps, shared_steps
+from xpgrad._calls.families import CallFamily, PlannedCall
+from xpgrad._calls.new_sizes import Plan
 from xpgrad._operators.arguments import check_choice, check_cotangents, check_number, check_wrt, explain
 from xpgrad._operators.resets import has_resets, with_resets
 from xpgrad._recurrent.per_sample import PER_SAMPLE
 from xpgrad.engine import Adapter
-from xpgrad.engine.process import guard
 from xpgrad.engine.process.garbage import no_collections
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.instructions import CannotRecordError, Quantity
-from xpgrad.engine.programs.program import Form, Program
-from xpgrad.engine.programs.recorded import row_major
+from xpgrad.engine.programs.program import Form
 from xpgrad.engine.programs.recorder import Joined, Recorder
 
-
-class CallCache:
-    """Plans; None for a form without one.
-
-    `calls` finds them by what one look at a call shows, its T and sizes among that. `programs` has each one
-    that serves several T once, by all that it depends on: many T push no other program out. `templates` are
-    the same for many sizes.
-    """
-
-    def __init__(self) -> None:
-        self.calls: Remembered[Any] = Remembered()
-        self.programs: Remembered[Any] = Remembered()
-        self.templates: Remembered[Templates] = Remembered()
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.calls.clear()
-        self.programs.clear()
-        self.templates.clear()
-
-
-_known = CallCache()
 recording_for_host: ContextVar[Callable[..., Any] | None] = ContextVar("xpgrad_recording", default=None)
 """Takes the calls in the place of the engine while a host's program is written (`host_programs.py`)."""
 _NEW = object()
@@ -139,14 +115,6 @@ class TracedKernel:
     def owner(self) -> Any:
         """The object whose method computes, a `Cell` for the user's own operators; None if there is none."""
         return getattr(self.compute, "__self__", None)
-
-
-class PlannedCall(NamedTuple):
-    """A program, the function from its results to the call's, and the names of its arrays."""
-
-    program: Program
-    result: Callable[[list[Any]], Any]
-    names: tuple[str, ...]
 
 
 def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
@@ -230,19 +198,24 @@ def planned(
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
         options_key = (*options, *map(_typed, options.values()))  # adapters' options may have equal values
         key = (compute, look.form, lengths.kind, tuple(given), counts, options_key)
-        known = _known.calls.get(key, _NEW)
+        known = families.known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
-    if known is _NEW:
+    if known is _NEW or foreign.plans_out is not None:
         layouts = _layouts(look.form, given, joined)
-        call = _UnplannedCall(compute, operator, arrays, options, options_key, look.form, layouts, lengths)
+        form = look.form.dtype, look.form.machine, look.form.threads, lengths.kind
+        sized = operation.sized if joined.keys().isdisjoint(operation.sized) else ()
+        axes = 0 if numbers is None else numbers.ndim
+        family = CallFamily(compute, form, options, options_key, sized, "sequence_lens" in arrays, axes)
+    if known is _NEW:
+        record = functools.partial(_recorded, operation, look.form, lengths.is_full, arrays, options)
         with no_collections():
-            known = _known.calls[key] = call.found(joined, operation.sized)
+            known = families.known.calls[key] = family.plan(family.with_lengths(layouts), record)
     if known is None:
         return compute(Asked(operator, _whole(arrays, joined)), **options)
     program, result = known
     if foreign.plans_out is not None:
-        foreign.plans_out.append(PlannedCall(program, result, tuple(given)))
+        foreign.plans_out.append(PlannedCall(program, result, layouts, family))
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))
@@ -342,63 +315,6 @@ def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence
     }
 
 
-class _UnplannedCall(NamedTuple):
-    """A call whose program is looked for, or written."""
-
-    compute: Callable[..., Any]
-    operator: str
-    arrays: Mapping[str, Any]
-    options: Mapping[str, Any]
-    options_key: tuple
-    form: Form
-    layouts: Mapping[str, Any]
-    lengths: Lengths
-
-    def found(self, joined: Mapping[str, Any], sized: Sequence[str]) -> Plan | None:
-        """Its plan, of which the program may serve other calls too."""
-        layouts, numbers = dict(self.layouts), self.lengths.numbers
-        if numbers is not None:
-            layouts["sequence_lens"] = numbers.shape, row_major(numbers.shape)
-        if sized and joined.keys().isdisjoint(sized):
-            return self._of_sizes(CallSizes(layouts, sized), self._recorded)
-        if "sequence_lens" in self.arrays:
-            shared = shared_steps(layouts, self.options)
-            if shared is not None and (known := self._shared(shared)) is not None:
-                return known._replace(program=known.program.for_steps(shared.steps))
-        return self._recorded(layouts)
-
-    def _form(self, *more: Any) -> tuple[Any, ...]:
-        """What the calls have in common that share a program or a template."""
-        form = self.form.dtype, self.form.machine, self.form.threads, self.lengths.kind
-        return self.compute, *form, self.options_key, *more
-
-    def _of_sizes(self, call: VaryingCall, record: Callable[..., Plan | None]) -> Plan | None:
-        """The plan of a call of which some sizes are others in other calls."""
-        if guard.on:  # it watches the blocks of a recording
-            return record(call.layouts(call.sizes), False)
-        return _known.templates.again(self._form(call.kind), Templates).plan(call, record)
-
-    def _recorded(
-        self, layouts: Mapping[str, Any], has_symbols: bool = False, steps: Quantity | None = None
-    ) -> Plan | None:
-        machine, dtype, is_full = self.form.machine, self.form.dtype, self.lengths.is_full
-        recorder = Recorder(machine, layouts, dtype, steps, is_full, has_symbols)
-        return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
-
-    def _shared(self, shared: SharedSteps) -> Plan | None:
-        """The plan of calls with several T."""
-
-        def record(layouts: Layouts, has_symbols: bool) -> Plan | None:
-            steps = layouts["X"][0][self.options["layout"]]
-            try:
-                return self._recorded(layouts, has_symbols, steps if shared.most else None)
-            except (TypeError, ValueError):  # the call itself says what is wrong, of its own sizes
-                return None
-
-        key = self._form(shared.kind, shared.sizes)
-        return _known.programs.again(key, lambda: self._of_sizes(shared, record))
-
-
 def _typed(value: Any) -> Any:
     """An option with its type: 1, 1.0 and True are equal, but not all of them are allowed.
 
@@ -414,16 +330,14 @@ def _typed(value: Any) -> Any:
     return kind, value
 
 
-def _plan(
-    recorder: Recorder,
-    layouts: Mapping[str, Any],
-    compute: Callable[..., Any],
-    operator: str,
-    arrays: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> Plan | None:
+def _recorded(
+    operation: Operation, form: Form, is_full: bool, arrays: Mapping[str, Any], options: Mapping[str, Any],
+    layouts: Mapping[str, Any], has_symbols: bool = False, steps: Quantity | None = None,
+) -> Plan | None:  # fmt: skip
+    """Record a call of these layouts; None if it has no program. For the rest see `Recorder`."""
+    recorder = Recorder(form.machine, layouts, form.dtype, steps, is_full, has_symbols)
     try:
-        result = compute(Asked(operator, arrays, recorder), **options)
+        result = operation.compute(Asked(operation.operator, arrays, recorder), **options)
         joined = {f"d{name}": name for name, layout in layouts.items() if isinstance(layout, Joined)}
         fields = getattr(result, "_fields", ())
         if not joined.keys() & fields:

@@ -5,9 +5,10 @@ objects of other packages for them.
 """
 
 from xpgrad._calls.adapter_calls import run_foreign
+from xpgrad._calls.families import PlannedCall
 from xpgrad._calls.host_programs import write_parts, write_program
 from xpgrad._calls.mapped_call import Mapped, MappedCall
-from xpgrad._calls.plans import PlannedCall, lengths_of
+from xpgrad._calls.plans import lengths_of
 from xpgrad._calls.shared_steps import largest_steps
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad.gru_d import FILL as GRU_D_FILL

@@ -26,11 +26,19 @@ from xpgrad.engine.programs.recorded_loops import RecordedLoops
 class Joined(NamedTuple):
     """Several of a call's arrays, concatenated along the first axis to one operand.
 
-    `layouts` holds the shape and strides of each array; `shape` is the operand's shape.
+    `layouts` holds the shape and strides of each array; `shape` is the operand's shape, whose first axes may
+    together have their rows.
     """
 
     layouts: Sequence[tuple[tuple[int, ...], Strides]]
     shape: tuple[int, ...]
+
+    def of_others(self, layouts: Sequence[tuple[tuple[int, ...], Strides]]) -> Joined:
+        """The operand of other arrays, of as many rows for each index of its first axes."""
+        rest = layouts[0][0][1:]
+        first = self.shape[: len(self.shape) - len(rest) - 1]
+        rows = sum([shape[0] for shape, _ in layouts])
+        return Joined((*layouts,), (*first, rows // prod(first), *rest))
 
 
 class Recorder(RecordedLoops):
