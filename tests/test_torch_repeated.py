@@ -925,18 +925,22 @@ def test_states_of_another_batch_after_many():
         cell(torch.randn(8, 4), torch.randn(9, 4), W, R)
 
 
-@pytest.mark.parametrize("last", [(1, 1), (1, 7), (7, 1)])
+@pytest.mark.parametrize("last", [(1, 1), (1, 7), (7, 1), (8, 5)])
 def test_results_keep_the_order_of_their_axes(last, monkeypatch):
-    """An image of one element may be one whose channels are last: its result's are, as PyTorch's."""
+    """Of images whose channels are last in memory the results' are too, as PyTorch's."""
     layers = [lib.ConvTranspose2d(SIZE, 6, 4) for lib in (xpgrad_torch, torch.nn)]
+
+    def strides_of(layer, *size):
+        x = torch.randn(2, SIZE, *size)
+        given = x, x.contiguous(memory_format=torch.channels_last), x[:, :, ::1].clone()
+        return [layer(one).stride() for one in given]
+
     for size in ((5, 6), (6, 5), (7, 5), (4, 4)):
-        step_of(layers[0], torch.randn(2, SIZE, *size))
-    x = torch.randn(2, SIZE, *last)
-    given = (x, x.contiguous(memory_format=torch.channels_last), x[:, :, ::1].clone())
-    after = [layers[0](one).stride() for one in given]
+        strides_of(layers[0], *size)
+    after = strides_of(layers[0], *last)
     monkeypatch.setattr(_programs, "_of_other_sizes", lambda *call: None)
     monkeypatch.setattr(_programs, "known_calls", _programs.KnownCalls())
-    assert after == [layers[0](one).stride() for one in given] == [layers[1](one).stride() for one in given]
+    assert after == strides_of(layers[0], *last) == strides_of(layers[1], *last)
 
 
 def test_a_function_in_the_place_of_a_kernel_is_called_for_new_sizes(monkeypatch):

@@ -86,7 +86,8 @@ class TorchKernel(KernelDescription):
         if planned:
             sides = (self.operands, (None,) * len(self.outputs)), (self.arguments, self.graded)
             self.planned = [
-                PlannedFunction(functools.partial(self.function, k), *side) for k, side in enumerate(sides)
+                PlannedFunction(functools.partial(self.function, k), *side, self.has_programs)
+                for k, side in enumerate(sides)
             ]
         own = range(len(self.cotangents)) if {*self.operands} <= {*self.taken} else ()
         self.returned = frozenset(k for k in own if self.outputs[k] in self.saved)

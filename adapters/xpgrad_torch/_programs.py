@@ -100,10 +100,10 @@ def _family_key(key: tuple) -> tuple:
     return (head, tuple([form[:2] for form in forms]), *rest)
 
 
-def _of_other_sizes(key: tuple) -> KnownCall | None:
+def _of_other_sizes(key: tuple, arrays: Sequence[Tensor]) -> KnownCall | None:
     """Return a new call that differs from a known one only in sizes; None if its program is not known."""
     like = call_families.get(_family_key(key))
-    if like is None:
+    if like is None or not like.function.takes(arrays):
         return None
     forms, strides = key[1:3]
     program = like.plan.program_of([(tuple(forms[k][2]), strides[k]) for k in like.order])
@@ -122,7 +122,7 @@ def find(head: Head, arrays: Sequence[Tensor], lengths: LengthsMemory | None = F
     if head is None or lengths is None or (found := _key(head, arrays, lengths.kind)) is None:
         return None
     key, addresses = found
-    known = known_calls.get(key) or _of_other_sizes(key)
+    known = known_calls.get(key) or _of_other_sizes(key, arrays)
     if known is None or known.function.is_replaced():
         return None
     return Ready(known, addresses, lengths)
@@ -132,13 +132,18 @@ class PlannedFunction:
     """A planned kernel or its gradient.
 
     `find` returns the current function, `names` are its arrays' names, and `gradients` names for each result
-    the array whose gradient it is, None for other results.
+    the array whose gradient it is, None for other results. `takes` tells whether calls on some arrays run
+    from programs.
     """
 
     def __init__(
-        self, find: Callable[[], Callable[..., Any]], names: Sequence[str], gradients: Sequence[str | None]
+        self,
+        find: Callable[[], Callable[..., Any]],
+        names: Sequence[str],
+        gradients: Sequence[str | None],
+        takes: Callable[[Sequence[Tensor]], bool],
     ) -> None:
-        self._find, self._names, self._function = find, tuple(names), find()
+        self._find, self._names, self._function, self.takes = find, tuple(names), find(), takes
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
 
     def is_replaced(self) -> bool:
