@@ -26,7 +26,7 @@ import torch
 import xpgrad_torch
 from page import machine_page, write_between
 from xpgrad import engine as engines
-from xpgrad._calls import plans as _plans
+from xpgrad._calls import families
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products import matrix as own_products
@@ -101,7 +101,7 @@ def training_step(kind, shape, options):
         X.grad = None
         module.zero_grad()
 
-    _plans._known.clear()
+    families.known.clear()
     for _ in range(3):
         step()
     return step

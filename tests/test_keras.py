@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from keras import layers  # noqa: E402
 
 import xpgrad_keras  # noqa: E402
 from keras_gradients import BACKEND, flat, pulled_back  # noqa: E402
+from xpgrad.engine.process.memory import address_of  # noqa: E402
 from xpgrad_keras import layers as ours_module  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Keras and its backends
@@ -584,6 +586,59 @@ def test_tensorflow_runs_programs_without_python(programs, monkeypatch):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+@pytest.mark.parametrize("masked", [False, True])
+def test_tensorflow_forgets_the_oldest_sizes(masked, programs, monkeypatch):
+    """Calls of ever new sizes, in several threads, keep few programs; most need no recording."""
+    import tensorflow as tf
+
+    from xpgrad._calls import host_programs
+
+    theirs, ours = _pair("LSTM", units=13 + masked, return_sequences=True)
+    recorded, record = [], host_programs._HostCall._recorded
+    monkeypatch.setattr(
+        host_programs._HostCall, "_recorded", lambda *call: recorded.append(call) or record(*call)
+    )
+    monkeypatch.setattr(programs.OperationCall, "MOST", 3)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, I)), tf.TensorSpec((None, None), tf.bool)])
+    def step(x, mask):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ours(x, mask=mask if masked else None)
+            loss = tf.reduce_sum(y * y)
+        return y, tape.gradient(loss, x)
+
+    def given(size):
+        draw = np.random.default_rng(size)
+        lengths = draw.integers(1, size[1] + 1, size[0])
+        return draw.normal(size=(*size, I)).astype("float32"), np.arange(size[1]) < lengths[:, None]
+
+    def check(sizes):
+        for size in sizes:
+            x, mask = map(tf.constant, given(size))
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = theirs(x, mask=mask if masked else None)
+                loss = tf.reduce_sum(y * y)
+            where = mask[..., None] if masked else True
+            for a, b in zip(step(x, mask), (y, tape.gradient(loss, x)), strict=True):
+                _close(np.where(where, a, 0), np.where(where, b, 0))
+
+    some = [(N, T) for N in (4, 5) for T in (20, 11, 12, 13, 14, 15, 16)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(check, [some, some[::-1], some[5:] + some[:5]]))
+    check([(6, 19)])
+    kept = [call for call in programs._calls.values() if len(call._forms) == 3]
+    assert len(kept) >= 2  # the kernel and its gradient
+    for call in kept:
+        assert len(call._replaced) <= 1  # only what the last new size replaced
+        assert {address for address, (own, _) in programs._forms.items() if own is call} == {
+            address_of(form.record) for form in (*call._forms.values(), *call._replaced)
+        }
+    assert len(recorded) < 2 * 6 * (1 + masked)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
 @pytest.mark.parametrize("has_programs", [False, True])
 @pytest.mark.parametrize("mask", ["none", "holes"])
 def test_tensorflow_on_an_empty_batch_and_without_programs(has_programs, mask, programs, monkeypatch):
@@ -621,7 +676,7 @@ def test_tensorflow_hears_what_is_wrong(programs, monkeypatch):
     """An error of Python's, while a program is written, is TensorFlow's error."""
     import tensorflow as tf
 
-    def broken(*arguments):
+    def broken(*arguments, **options):
         raise RuntimeError("no program today")
 
     _, ours = _pair("GRU", units=7, use_bias=False)

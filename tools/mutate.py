@@ -83,6 +83,7 @@ AREAS = {
     "src/xpgrad/engine/process/settings.py": ["test_bad_calls"],
     "src/xpgrad/engine/compiled/products/matrix.py": ["test_guard", "test_thresholds", "test_products"],
     "src/xpgrad/engine/images/compiled_shifts.py": ["test_guard", "test_thresholds", "test_conv_tiles"],
+    "src/xpgrad/_calls/families.py": ["test_torch_repeated", "test_plans", "test_new_sizes"],
     "src/xpgrad/_calls/shared_steps.py": ["test_plans"],
     "src/xpgrad/engine/programs/native_timeline.py": [
         "test_plans", "test_guard", "test_thresholds", "test_program_lengths", "test_resets",

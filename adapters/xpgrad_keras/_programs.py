@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from xpgrad._operators.for_adapters import write_program
-from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.records import flat, positions
 from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.memory import address_of
@@ -48,8 +49,11 @@ class OperationCall:
     """A kernel with its options, for arrays of any sizes. It lives forever: operations have its address.
 
     ``kernel(**arrays, **options)`` returns an array or a tuple of arrays and None, `made` results in all.
-    `names` and `dtypes` describe its arrays, in the operation's order.
+    `names` and `dtypes` describe its arrays, in the operation's order. New forms replace the oldest ones,
+    which are freed when no thread runs the call but the one that asks for a form.
     """
+
+    MOST = 512  # forms
 
     def __init__(
         self, kernel: Kernel, names: Sequence[str], dtypes: Sequence[Any], options: Mapping[str, Any],
@@ -60,9 +64,10 @@ class OperationCall:
         self._kernel, self._names, self._options = kernel, tuple(names), dict(options)
         self._dtypes, self.made = [np.dtype(dtype) for dtype in dtypes], made
         self.dtype = tf.as_dtype(self._dtypes[0])
-        self._forms: list[SizedCall] = []
+        self._forms: dict[tuple[int, ...], SizedCall] = {}
+        self._replaced: list[SizedCall] = []
         number = self.dtype.as_datatype_enum
-        self._record = np.asarray(CallRecord(0, len(self._names), made, number), dtype=np.int64)
+        self._record = np.asarray(CallRecord(0, 0, len(self._names), made, number), dtype=np.int64)
         self.address = address_of(self._record)
 
     def found(self, sizes: Sequence[int]) -> int:
@@ -73,14 +78,30 @@ class OperationCall:
             shapes.append(tuple(rest[1 : 1 + rank]))
             rest = rest[1 + rank :]
         with _lock:
-            for form in self._forms:
-                if form.shapes == shapes:
-                    return address_of(form.record)
-            form = self._written(shapes, sizes)
-            self._forms.append(form)
-            _forms[address_of(form.record)] = self, form
-            self._record[0] = address_of(form.record)  # last: from now on compiled code uses the form
+            self._free_replaced()
+            form = self._forms.get(key := tuple(sizes))
+            if form is None:
+                form = self._forms[key] = self._written(shapes, sizes)
+                _forms[address_of(form.record)] = self, form
+                self._record[0] = address_of(form.record)  # last: from now on compiled code uses the form
+                self._replace_oldest()
             return address_of(form.record)
+
+    def _replace_oldest(self) -> None:
+        """Take the oldest form off compiled code's list, whose last one it is, if there are too many."""
+        if len(self._forms) > self.MOST:
+            oldest, last = itertools.islice(self._forms, 2)
+            self._replaced.append(self._forms.pop(oldest))
+            self._forms[last].record[0] = 0
+
+    def _free_replaced(self) -> None:
+        """Free the forms that an earlier call replaced, unless another thread may still use one."""
+        from xpgrad_keras.native_kernel import CallRecord
+
+        if self._record[positions(CallRecord).running] == 1:
+            for form in self._replaced:
+                del _forms[address_of(form.record)]
+            self._replaced.clear()
 
     def _written(self, shapes: list[tuple[int, ...]], sizes: Sequence[int]) -> SizedCall:
         from xpgrad_keras.native_kernel import FormRecord, ResultRecord
@@ -105,7 +126,7 @@ class OperationCall:
         forms = dict(zip(self._names, zip(shapes, self._dtypes, strict=True), strict=True))
         if all(0 not in shape for shape in shapes):
             try:
-                program = write_program(self._kernel, _machine, forms, self._options)
+                program = write_program(self._kernel, _machine, forms, self._options, several=True)
             except CannotRecordError:
                 pass
             else:
@@ -244,7 +265,7 @@ def _process() -> tuple[np.ndarray, list[Any]]:
     compute = ctypes.CFUNCTYPE(integer, integer, integer)(_compute)
     found, computed = (ctypes.cast(one, ctypes.c_void_p).value for one in (find, compute))
     about = ProcessRecord(Functions(**addresses), _number(), found, computed, 0, waiting_threads().address)
-    return np.asarray(records.flat(about), dtype=np.int64), [find, compute]
+    return np.asarray(flat(about), dtype=np.int64), [find, compute]
 
 
 def _register() -> None:
@@ -259,7 +280,7 @@ def _register() -> None:
         "lend": "int64(int64, int64, int64)", "create": "int64(int64)", "compute": "void(int64, int64)"
     }  # fmt: skip
     functions = host_functions("tensorflow_kernel", native_kernel, signatures)
-    process[records.positions(native_kernel.ProcessRecord).lend] = functions.lend.address
+    process[positions(native_kernel.ProcessRecord).lend] = functions.lend.address
     _declare(framework_library())
     _declare_kernel(framework_library(), functions.create.address, functions.compute.address)
 

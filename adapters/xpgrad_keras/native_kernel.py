@@ -12,7 +12,7 @@ from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
 from xpgrad.engine.compiled.native import call_for_number, call_with_numbers, inside, stack, text_at, words
 from xpgrad.engine.compiled.records import holds, length, positions
 from xpgrad.engine.compiled.translate import Intrinsic
-from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, lend, run
+from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, add_to_word, advise, lend, run
 
 PROCESS = "xpgrad_tensorflow_process"
 """The symbol of the integers of a `ProcessRecord`."""
@@ -39,11 +39,12 @@ program and returns 0 or minus the address of a text. `waiting` is the address o
 """
 holds(ProcessRecord, functions=Functions)
 
-CallRecord = namedtuple("CallRecord", "first given made dtype")
+CallRecord = namedtuple("CallRecord", "first running given made dtype")
 """A kernel for arrays of any sizes.
 
-`first` is the address of its first FormRecord, or 0. `given` and `made` are the numbers of arrays and
-results, `dtype` is TensorFlow's number of the results' dtype.
+`first` is the address of its first FormRecord, or 0. So many threads are `running` it: they may use any form.
+`given` and `made` are the numbers of arrays and results, `dtype` is TensorFlow's number of the results'
+dtype.
 """
 
 FormRecord = namedtuple("FormRecord", "next sizes count program results")
@@ -217,7 +218,9 @@ def compute(call, context):
     process, tensors = _process(), stack(MOST)
     tensors[:] = 0
     status = call_for_number(process[_AT.functions.new_status], ())
+    add_to_word(call + 8 * _CALL.running, 1)
     _computed(call, context, tensors, status)
+    add_to_word(call + 8 * _CALL.running, -1)
     if _fails(status):
         call_with_numbers(process[_AT.functions.fail], (context, status))
     for k in range(MOST):

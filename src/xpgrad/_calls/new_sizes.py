@@ -40,10 +40,10 @@ class VaryingCall(Protocol):
 
 
 class Plan(NamedTuple):
-    """A program, and what makes the call's result of the program's results."""
+    """A program, and what makes the call's result of the program's results, or a host's program of it."""
 
     program: Program
-    result: Callable[[list[Any]], Any]
+    result: Callable[..., Any]
 
 
 class CallSizes:
@@ -107,7 +107,7 @@ class Templates:
     """The templates of a kind of call, and which of its sizes have varied."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[Template, Callable[[list[Any]], Any]]] = []
+        self._known: list[tuple[Template, Callable[..., Any]]] = []
         self._last: Sequence[int] = ()
         self._varying: set[int] = set()
         self._unused = 0

@@ -196,7 +196,7 @@ def planned(
         arrays = {**arrays, "sequence_lens": None}
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
-        options_key = (*options, *map(_typed, options.values()))  # adapters' options may have equal values
+        options_key = (*options, *map(typed, options.values()))  # adapters' options may have equal values
         key = (compute, look.form, lengths.kind, tuple(given), counts, options_key)
         known = families.known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
@@ -315,14 +315,14 @@ def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence
     }
 
 
-def _typed(value: Any) -> Any:
+def typed(value: Any) -> Any:
     """An option with its type: 1, 1.0 and True are equal, but not all of them are allowed.
 
     Floats become text, because 0.0 equals -0.0 and NaN does not equal itself.
     """
     kind = type(value)
     if isinstance(value, list | tuple):
-        return kind, tuple(map(_typed, value))
+        return kind, tuple(map(typed, value))
     if kind is float:
         return kind, value.hex()
     if kind not in _CONSTANT:  # the number in an array may change

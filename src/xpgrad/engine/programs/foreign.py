@@ -65,7 +65,8 @@ class ForeignProgram:
     """
 
     def __init__(self, program: Program, memories: Sequence[int]) -> None:
-        self._program, self.shapes = program, program.shapes(0)
+        self._program = program
+        own_code, self.shapes = program.of_call()
         name, function = ("guard", "execute_guarded") if program.watch else ("program", "execute")
         label = "guarded_program" if program.watch else "program"
         arguments = "int64 code, int64 begin, int64 end"
@@ -73,7 +74,7 @@ class ForeignProgram:
         self.count = count = max(memories, default=-1) + 1
         # after the host's own memories come the arena, the code and the host
         renamed = np.asarray([*memories, count, count + 1, count + 2], dtype=np.int64)
-        code, where, memory = self._kept = program.code, program.where, renamed[program.memory]
+        code, where, memory = self._kept = own_code, program.where, renamed[program.memory]
         description = records.ForeignProgramRecord(
             code=address_of(code),
             code_length=len(code),

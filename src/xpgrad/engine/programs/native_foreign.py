@@ -66,7 +66,7 @@ def _put(builder, word, value):
 
 
 _look = _on_word(lambda builder, word: builder.load_atomic(word, "acquire", 8))
-_exchange, _add = _change("xchg"), _change("add")
+_exchange, add_to_word = _change("xchg"), _change("add")
 # write a word if it is 0, and return whether it was
 _put_if_zero = _on_word(_put)
 
@@ -133,16 +133,16 @@ def _take_parts(crew):
     """Run parts of the current work until all have begun."""
     here = crew.ctypes.data
     while _look(here) > 0:
-        part = _add(here, -1) - 1
+        part = add_to_word(here, -1) - 1
         if part < 0:
             return
         call_with_numbers(crew[FUNCTION], (crew[DATA], part))
-        _add(here + 8 * DONE, 1)
+        add_to_word(here + 8 * DONE, 1)
 
 
 @inside()
 def _let_go(crew):
-    if _add(crew.ctypes.data + 8 * USERS, -1) == 1:
+    if add_to_word(crew.ctypes.data + 8 * USERS, -1) == 1:
         free(crew.ctypes.data)
 
 
@@ -158,7 +158,7 @@ def task(address):
         if _look(address) > 0:
             _take_parts(crew)
             looks = 0
-    _add(address + 8 * THERE, -1)
+    add_to_word(address + 8 * THERE, -1)
     _let_go(crew)
 
 
@@ -204,11 +204,11 @@ def parallel(work):
     crew[FUNCTION], crew[DATA], crew[DONE] = function, data, 0
     _exchange(address, parts)
     for _ in range(parts - 1 - _look(address + 8 * THERE)):
-        _add(address + 8 * USERS, 1)
-        _add(address + 8 * THERE, 1)
+        add_to_word(address + 8 * USERS, 1)
+        add_to_word(address + 8 * THERE, 1)
         if call_for_number(host[_HOST.schedule], (host[_HOST.host], task_address, address)) != 0:
-            _add(address + 8 * USERS, -1)
-            _add(address + 8 * THERE, -1)
+            add_to_word(address + 8 * USERS, -1)
+            add_to_word(address + 8 * THERE, -1)
     _take_parts(crew)
     looks, give_way = 0, system()[_CALLS.give_way]
     while _look(address + 8 * DONE) < parts:

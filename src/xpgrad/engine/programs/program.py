@@ -314,6 +314,12 @@ class Program:
         program._steps, program._shapes = steps, self.shapes(steps)
         return program
 
+    def of_call(self) -> tuple[np.ndarray, Sequence[tuple[int, ...] | None]]:
+        """A copy of the code for calls with this T, and the shapes of their results."""
+        code = self.code.copy()
+        code[_STEPS_AT] = self._steps
+        return code, self._shapes
+
     def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
         """Return the results for the call's arrays at these addresses."""
         if len(addresses) != self.count:  # compiled code would read beyond the list
