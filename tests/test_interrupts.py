@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -84,6 +85,31 @@ def test_the_caller_waits_for_threads_that_have_begun():
     thread.join()
 
 
+def test_every_interrupt_waits_for_the_threads():
+    ended, interrupts = [], []
+
+    class Interrupting:
+        def put(self, _):
+            pass
+
+        def get(self):
+            interrupts.append(True)
+            time.sleep(0.02)
+            raise KeyboardInterrupt
+
+    others = _Others(lambda: time.sleep(0.2) or ended.append(True))
+    others._messages = Interrupting()
+    thread = threading.Thread(target=others.work)
+    thread.start()
+    while not others._begun:
+        time.sleep(0.001)
+    with pytest.raises(KeyboardInterrupt):
+        others.close()
+    assert ended == [True]
+    assert len(interrupts) > 1
+    thread.join()
+
+
 def test_an_error_of_the_caller_waits_too():
     team, ended = PoolTeam(), []
 
@@ -98,6 +124,62 @@ def test_an_error_of_the_caller_waits_too():
     count = len(ended)
     time.sleep(0.3)
     assert len(ended) == count
+
+
+def _interrupted(function, moment):
+    """Whether the function ended before an interrupt at this opcode of team.py or a library of Python's."""
+    left = [moment]
+
+    def follow(frame, event, _):
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return follow
+
+    def enter(frame, *_):
+        return None if frame.f_code.co_filename == __file__ else follow(frame, "call", None)
+
+    sys.settrace(enter)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.settrace(None)
+    return True
+
+
+def test_an_interrupt_at_any_opcode_leaves_threads_that_work(monkeypatch):
+    """No lock stays taken, and no thread runs an item when the interrupt arrives at the caller."""
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+    team, wrong = PoolTeam(), []
+
+    def all_moments():
+        for moment in itertools.count(1):
+            begun, ended = [], []
+
+            def item(number, begun=begun, ended=ended):
+                begun.append(number)
+                time.sleep(0.0005)
+                ended.append(number)
+
+            finished = _interrupted(lambda item=item: team.map(item, range(3)), moment)
+            count = len(ended)
+            time.sleep(0.001)  # a thread that begins too late
+            if not len(begun) == len(ended) == count:
+                wrong.append(moment)
+            if finished:
+                return
+
+    thread = threading.Thread(target=all_moments, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    meeting = threading.Barrier(3)  # all threads still take work
+    team.map(lambda _: meeting.wait(30), range(3))
+    assert not wrong
 
 
 def test_a_call_inside_of_a_call_has_its_own_arena():

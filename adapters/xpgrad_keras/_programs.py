@@ -80,10 +80,11 @@ class OperationCall:
         with _lock:
             self._free_replaced()
             form = self._forms.get(key := tuple(sizes))
-            if form is None:
-                form = self._forms[key] = self._written(shapes, sizes)
+            if form is None:  # in this order an interrupt leaves no form that is freed and in use
+                form = self._written(shapes, sizes)
                 _forms[address_of(form.record)] = self, form
-                self._record[0] = address_of(form.record)  # last: from now on compiled code uses the form
+                self._record[0] = address_of(form.record)  # from now on compiled code uses the form
+                self._forms[key] = form
                 self._replace_oldest()
             return address_of(form.record)
 
@@ -91,8 +92,9 @@ class OperationCall:
         """Take the oldest form off compiled code's list, whose last one it is, if there are too many."""
         if len(self._forms) > self.MOST:
             oldest, last = itertools.islice(self._forms, 2)
-            self._replaced.append(self._forms.pop(oldest))
             self._forms[last].record[0] = 0
+            self._replaced.append(self._forms[oldest])
+            del self._forms[oldest]
 
     def _free_replaced(self) -> None:
         """Free the forms that an earlier call replaced, unless another thread may still use one."""
@@ -100,7 +102,7 @@ class OperationCall:
 
         if self._record[positions(CallRecord).running] == 1:
             for form in self._replaced:
-                del _forms[address_of(form.record)]
+                _forms.pop(address_of(form.record), None)
             self._replaced.clear()
 
     def _written(self, shapes: list[tuple[int, ...]], sizes: Sequence[int]) -> SizedCall:

@@ -74,11 +74,14 @@ class _HostCall:
             for name, array in call.arrays.items()
             if array is not None
         }
-        if not several:
+        try:
+            key = (*call.options, *map(typed, call.options.values())) if several else None
+        except TypeError:  # an option may change
+            key = None
+        if key is None:
             return self._recorded(layouts)
         forms = tuple([(name, array.dtype) for name, array in self._standing.items()])
         form = self._kernel, self._machine, self._machine.program_threads(), forms
-        key = (*call.options, *map(typed, call.options.values()))
         family = CallFamily(call.compute, form, call.options, key, (), "sequence_lens" in call.arrays, 0)
         plan = family.plan(layouts, self._recorded)
         assert plan is not None  # or an error was raised

@@ -6,6 +6,7 @@ Idle OpenMP threads spin for milliseconds and take a core from any other pool. S
 
 from __future__ import annotations
 
+import _thread
 import contextvars
 import ctypes
 import functools
@@ -13,7 +14,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -25,8 +26,21 @@ _REAL, _INTEGER = struct.Struct("d"), struct.Struct("q")
 
 
 @functools.cache
-def _thread_pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="xpgrad")
+def _thread_pool(threads: int) -> SimpleQueue[Callable[[], None]]:
+    """The queue of so many threads: each takes the next function, which must not raise, and calls it.
+
+    A queue, its threads and a list's methods are C. An interrupt (Ctrl-C) within the locks of a
+    `ThreadPoolExecutor`, which are Python, could leave one taken, and the next call waited for ever.
+    """
+    todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def run() -> None:
+        while True:
+            todo.get()()
+
+    for _ in range(threads):
+        _thread.start_new_thread(run, ())
+    return todo
 
 
 _forked = False
@@ -135,39 +149,41 @@ class _Others:
 
     A thread that has not begun when the caller finishes does nothing: waking a thread can take as long as the
     work. An interrupt (Ctrl-C) reaches only the caller, at any point, while the other threads still write to
-    the caller's arrays.
+    the caller's arrays. So there is no lock, which an interrupt could leave taken.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self._work, self._running, self._closed = work, 0, False
-        self._changed = threading.Condition()
+        self._work, self._closed = work, False
+        self._begun: list[object] = []
+        self._ended: list[object] = []
+        self._messages: SimpleQueue[None] = SimpleQueue()
 
     def work(self) -> None:
         """Run in a thread of the pool."""
-        with self._changed:
-            if self._closed:
-                return
-            self._running += 1
+        own = object()
+        self._begun.append(own)  # before the look: else the caller could miss a thread that works
         try:
-            self._work()
+            if not self._closed:
+                self._work()
         finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify_all()
+            self._ended.append(own)
+            self._messages.put(None)
 
     def close(self) -> None:
         """Wait for the threads that have begun; exceptions that arrive meanwhile are raised afterwards."""
         arrived: BaseException | None = None
-        while not self._closed or self._running:
+        while not (self._closed and self._have_ended()):
             try:
-                with self._changed:
-                    self._closed = True
-                    while self._running:
-                        self._changed.wait()
+                self._closed = True
+                if not self._have_ended():
+                    self._messages.get()  # one that an interrupt loses is of a thread that has ended
             except BaseException as error:
                 arrived = error
         if arrived is not None:
             raise arrived
+
+    def _have_ended(self) -> bool:
+        return set(self._begun) <= set(self._ended)
 
 
 class PoolTeam(Team):
@@ -182,10 +198,12 @@ class PoolTeam(Team):
         pool = _thread_pool(self.size())
         try:
             for _ in range(threads - 1):
-                pool.submit(others.work)
+                pool.put(others.work)
             work()  # the caller is one of the threads: it already runs
-        finally:
             others.close()
+        except BaseException:
+            others.close()
+            raise
 
     def run(self, function: int, data: int, parts: int) -> None:
         """See Team."""
