@@ -10,7 +10,7 @@ import numpy as np
 
 from xpgrad._calls.families import CallFamily
 from xpgrad._calls.new_sizes import Plan
-from xpgrad._calls.plans import Asked, recording_for_host, typed
+from xpgrad._calls.plans import Asked, options_key, recording_for_host
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.instructions import CannotRecordError, Quantity
@@ -75,7 +75,7 @@ class _HostCall:
             if array is not None
         }
         try:
-            key = (*call.options, *map(typed, call.options.values())) if several else None
+            key = options_key(call.options) if several else None
         except TypeError:  # an option may change
             key = None
         if key is None:
@@ -84,7 +84,8 @@ class _HostCall:
         form = self._kernel, self._machine, self._machine.program_threads(), forms
         family = CallFamily(call.compute, form, call.options, key, (), "sequence_lens" in call.arrays, 0)
         plan = family.plan(layouts, self._recorded)
-        assert plan is not None  # or an error was raised
+        if plan is None:
+            raise CannotRecordError(f"{self._kernel} has no program")
         return plan
 
     def _recorded(

@@ -196,8 +196,8 @@ def planned(
         arrays = {**arrays, "sequence_lens": None}
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
-        options_key = (*options, *map(typed, options.values()))  # adapters' options may have equal values
-        key = (compute, look.form, lengths.kind, tuple(given), counts, options_key)
+        own = options_key(options)
+        key = (compute, look.form, lengths.kind, tuple(given), counts, own)
         known = families.known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
@@ -206,7 +206,7 @@ def planned(
         form = look.form.dtype, look.form.machine, look.form.threads, lengths.kind
         sized = operation.sized if joined.keys().isdisjoint(operation.sized) else ()
         axes = 0 if numbers is None else numbers.ndim
-        family = CallFamily(compute, form, options, options_key, sized, "sequence_lens" in arrays, axes)
+        family = CallFamily(compute, form, options, own, sized, "sequence_lens" in arrays, axes)
     if known is _NEW:
         record = functools.partial(_recorded, operation, look.form, lengths.is_full, arrays, options)
         with no_collections():
@@ -315,14 +315,22 @@ def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence
     }
 
 
-def typed(value: Any) -> Any:
+def options_key(options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The names and values of options, as a part of a form; TypeError if an option may change.
+
+    It has the types of the values, because 1, 1.0 and True are equal.
+    """
+    return *options, *map(_typed, options.values())
+
+
+def _typed(value: Any) -> Any:
     """An option with its type: 1, 1.0 and True are equal, but not all of them are allowed.
 
     Floats become text, because 0.0 equals -0.0 and NaN does not equal itself.
     """
     kind = type(value)
     if isinstance(value, list | tuple):
-        return kind, tuple(map(typed, value))
+        return kind, tuple(map(_typed, value))
     if kind is float:
         return kind, value.hex()
     if kind not in _CONSTANT:  # the number in an array may change

@@ -26,8 +26,8 @@ from xpgrad.engine.programs.recorded_loops import RecordedLoops
 class Joined(NamedTuple):
     """Several of a call's arrays, concatenated along the first axis to one operand.
 
-    `layouts` holds the shape and strides of each array; `shape` is the operand's shape, whose first axes may
-    together have their rows.
+    `layouts` holds the shape and strides of each array; `shape` is the operand's shape. Its first axes may
+    divide the rows, as directions do.
     """
 
     layouts: Sequence[tuple[tuple[int, ...], Strides]]
