@@ -11,7 +11,7 @@ import xpgrad
 from xpgrad_torch._autograd import TorchKernel, apply, is_followed, map_older_batch
 from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._kernel import check_dense, check_flag
-from xpgrad_torch._private import base_of, is_of_older_vmap
+from xpgrad_torch._private import applied_unwatched, base_of, is_of_older_vmap
 
 __all__ = ["run", "run_over"]
 
@@ -64,6 +64,9 @@ class _FirstOperand(torch.autograd.Function):
         return dX, None, None
 
 
+_apply_unwatched = applied_unwatched(_FirstOperand)
+
+
 def run(
     kernel: TorchKernel,
     X: Tensor,
@@ -104,7 +107,7 @@ def _run(
         if inplace:
             return _run_in_place(kernel, X, attributes, graph)
         if graph:
-            return _FirstOperand.apply(X, None, (kernel, others, attributes, False))
+            return _apply_unwatched(X, None, (kernel, others, attributes, False))
         return getattr(xpgrad, kernel.name)(X, **others, **attributes)
     except Exception:
         check_dense(kernel.name, "input", X)
@@ -127,4 +130,4 @@ def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any],
     if base_of(X).is_leaf:
         # PyTorch raises this error too, but only after the kernel has overwritten the values.
         raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
-    return _FirstOperand.apply(X, None if kernel.saved else X.clone(), (kernel, {}, attributes, True))
+    return _apply_unwatched(X, None if kernel.saved else X.clone(), (kernel, {}, attributes, True))

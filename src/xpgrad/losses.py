@@ -7,6 +7,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
+from xpgrad import engine as engines
 from xpgrad._calls.computation import Computation
 from xpgrad._elementwise import activation_formulas
 from xpgrad._elementwise import row_formulas as formulas
@@ -101,7 +102,7 @@ def softmax_cross_entropy(
     >>> float(softmax_cross_entropy(X, np.asarray([1, 0])).round(4))
     0.4904
     """
-    call = _CrossEntropy(
+    call = _call(
         "softmax_cross_entropy", X, labels, weights, ignore_index, reduction, label_smoothing, out=out
     )
     return call.loss(out)
@@ -152,72 +153,121 @@ def softmax_cross_entropy_grad(
     array([[ 0.125, -0.125],
            [-0.25 ,  0.25 ]])
     """
-    call = _CrossEntropy(
+    call = _call(
         "softmax_cross_entropy_grad", X, labels, weights, ignore_index, reduction, label_smoothing, dY, out
     )
     return call.gradient(dY, out)
 
 
-class _CrossEntropy:
-    """A checked call with lifted arrays, in the shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
+def _call(
+    operator: str, X: Any, labels: Any, weights: Any, ignore_index: Any, reduction: Any, smoothing: Any,
+    dY: Any = None, out: Any = None,
+) -> _CrossEntropy:  # fmt: skip
+    """The call with its arguments checked."""
+    if weights is None and out is None:
+        usual = _usual_call(operator, X, labels, ignore_index, reduction, smoothing, dY)
+        if usual is not None:
+            return usual
+    return _checked_call(operator, X, labels, weights, ignore_index, reduction, smoothing, dY, out)
 
-    @explained
-    def __init__(
-        self, operator: str, X: Any, labels: Any, weights: Any, ignore_index: Any, reduction: Any,
-        label_smoothing: Any, dY: Any = None, out: Any = None,
-    ) -> None:  # fmt: skip
-        self.operator, self.reduction = operator, reduction
-        check_given(operator, {"X": X, "labels": labels} | ({"dY": dY} if operator.endswith("_grad") else {}))
-        check_array(operator, "labels", labels)
-        by_number = not array_namespace(labels).isdtype(labels.dtype, "real floating")
-        floats = {"X": X, "weights": weights, "dY": dY, "out": out}
-        numbers, probabilities = ({"labels": labels}, {}) if by_number else ({}, {"labels": labels})
-        xp = check_arrays(operator, floats | probabilities, numbers)
-        check_choice(operator, "reduction", reduction, _REDUCTIONS)
-        smoothing = check_number(operator, "label_smoothing", label_smoothing)
-        if not 0 <= smoothing <= 1:
-            raise ValueError(f"{operator}: label_smoothing is {smoothing}, expected 0 to 1")
-        shape = tuple(X.shape)
-        if not shape or shape[1 if len(shape) > 1 else 0] == 0:
-            raise ValueError(
-                f"{operator}: X has shape {shape}, expected (N, C, ...) or (C,) with C at least 1"
-            )
-        self.shape, self.sample_shape = shape, shape[:1] + shape[2:] if len(shape) > 1 else ()
-        batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
-        rest = math.prod(shape[2:])
-        self.rows = batch, classes, rest
-        check_shape(operator, "weights", weights, "C", (classes,))
-        words, fitting = (
-            ("X's without the classes", self.sample_shape) if by_number else ("the shape of X", shape)
+
+def _usual_call(
+    operator: str, X: Any, labels: Any, ignore_index: Any, reduction: Any, smoothing: Any, dY: Any
+) -> _CrossEntropy | None:
+    """A call with plain arrays and class numbers, all of which count; None for other calls, and wrong ones.
+
+    Most training steps have such calls. They need few checks, whose time small steps would notice.
+    """
+    engine = engines.agreed([X])
+    label = None if engine is None else engine.integers(labels)
+    if engine is None or label is None or not label.size:
+        return None
+    shape = tuple(X.shape)
+    if type(smoothing) is not float or not 0 <= smoothing <= 1 or reduction not in _REDUCTIONS:
+        return None
+    if operator.endswith("_grad"):
+        wanted = label.shape if reduction == "none" else ()
+        if dY is None or tuple(dY.shape) != wanted or dY.dtype != X.dtype or not engine.agrees([dY]):
+            return None
+    is_ignored = ignore_index is not None and (type(ignore_index) is not int or ignore_index >= 0)
+    if len(shape) < 2 or label.shape != (shape[0], *shape[2:]) or is_ignored:
+        return None
+    if label.min() < 0 or label.max() >= shape[1]:
+        return None
+    computation = Computation.of_agreed(engine, X)
+    call = _CrossEntropy(operator, computation, X, None, reduction, smoothing)
+    call.take_numbers(label)
+    return call
+
+
+@explained
+def _checked_call(
+    operator: str, X: Any, labels: Any, weights: Any, ignore_index: Any, reduction: Any, smoothing: Any,
+    dY: Any, out: Any,
+) -> _CrossEntropy:  # fmt: skip
+    """Any call, after all checks."""
+    check_given(operator, {"X": X, "labels": labels} | ({"dY": dY} if operator.endswith("_grad") else {}))
+    check_array(operator, "labels", labels)
+    by_number = not array_namespace(labels).isdtype(labels.dtype, "real floating")
+    floats = {"X": X, "weights": weights, "dY": dY, "out": out}
+    numbers, probabilities = ({"labels": labels}, {}) if by_number else ({}, {"labels": labels})
+    xp = check_arrays(operator, floats | probabilities, numbers)
+    check_choice(operator, "reduction", reduction, _REDUCTIONS)
+    smoothing = check_number(operator, "label_smoothing", smoothing)
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"{operator}: label_smoothing is {smoothing}, expected 0 to 1")
+    shape = tuple(X.shape)
+    if not shape or shape[1 if len(shape) > 1 else 0] == 0:
+        raise ValueError(f"{operator}: X has shape {shape}, expected (N, C, ...) or (C,) with C at least 1")
+    samples = shape[:1] + shape[2:] if len(shape) > 1 else ()
+    check_shape(operator, "weights", weights, "C", (shape[1 if len(shape) > 1 else 0],))
+    words, fitting = ("X's without the classes", samples) if by_number else ("the shape of X", shape)
+    check_shape(operator, "labels", labels, f"{words}, for labels of dtype {labels.dtype}", fitting)
+    loss_shape = samples if reduction == "none" else ()
+    check_shape(operator, "dY", dY, "the shape of the loss", loss_shape)
+    check_out(operator, out, shape if operator.endswith("_grad") else loss_shape)
+    computation = Computation(operator, xp, [X, weights, dY, out])
+    call = _CrossEntropy(operator, computation, X, weights, reduction, smoothing)
+    if by_number:
+        call.check_numbers(labels, ignore_index)
+    elif ignore_index is not None:
+        raise ValueError(
+            f"{operator}: ignore_index is {ignore_index!r}, expected None for labels that are probabilities"
         )
-        check_shape(operator, "labels", labels, f"{words}, for labels of dtype {labels.dtype}", fitting)
-        self.loss_shape = self.sample_shape if reduction == "none" else ()
-        check_shape(operator, "dY", dY, "the shape of the loss", self.loss_shape)
-        check_out(operator, out, shape if operator.endswith("_grad") else self.loss_shape)
-        self.computation = computation = Computation(operator, xp, [X, weights, dY, out])
+    else:
+        call.probabilities = computation.reshape(computation.lift(labels), call.rows)
+    return call
+
+
+class _CrossEntropy:
+    """A checked call with lifted arrays, in the shapes (N, C, rest), (N, 1, rest) and (1, C, 1).
+
+    Labels come last: as numbers, which `counts` may mask, or as probabilities.
+    """
+
+    def __init__(
+        self, operator: str, computation: Computation, X: Any, weights: Any, reduction: str, smoothing: float
+    ) -> None:
+        self.operator, self.computation, self.reduction = operator, computation, reduction
         self.engine, self.xp = computation.engine, computation.xp
+        self.shape = shape = tuple(X.shape)
+        samples = shape[:1] + shape[2:] if len(shape) > 1 else ()
+        batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
+        self.rows = batch, classes, math.prod(shape[2:])
+        self.loss_shape = samples if reduction == "none" else ()
         self.x = computation.reshape(computation.lift(X), self.rows)
         self.weight = None
         if weights is not None:
             self.weight = computation.reshape(computation.lift(weights), (1, classes, 1))
         self.numbers = (1 - smoothing, smoothing / classes)
-        if by_number:
-            self._take_numbers(labels, ignore_index)
-        else:
-            if ignore_index is not None:
-                raise ValueError(
-                    f"{operator}: ignore_index is {ignore_index!r}, expected None for labels that are "
-                    "probabilities"
-                )
-            self.probabilities = computation.reshape(computation.lift(labels), self.rows)
-            self.label = self.number = self.counts = None
+        self.probabilities = self.label = self.number = self.counts = None
 
-    def _take_numbers(self, labels: Any, ignore_index: Any) -> None:
-        """Read labels that are class numbers; check those that are not ignored."""
+    def check_numbers(self, labels: Any, ignore_index: Any) -> None:
+        """Take labels that are class numbers; check those that are not ignored."""
         xp, computation = self.xp, self.computation
         N, C, rest = self.rows
         label = computation.reshape(computation.engine.lift(labels), (N, 1, rest))
-        wrong, self.counts = self._wrong_classes(label), None
+        wrong = self._wrong_classes(label)
         if ignore_index is not None:
             ignored = check_integer(self.operator, "ignore_index", ignore_index)
             if wrong != [] or 0 <= ignored < C:  # otherwise all labels count, and masks would change nothing
@@ -226,9 +276,13 @@ class _CrossEntropy:
                 wrong = self._wrong_classes(label)
         if wrong:
             raise ValueError(f"{self.operator}: labels has {wrong[0]}, expected classes 0 to {C - 1}")
-        self.label = xp.astype(label, xp.int32)
+        self.take_numbers(label)
+
+    def take_numbers(self, label: Any) -> None:
+        """Take labels that are right class numbers."""
+        xp, (N, C, rest) = self.xp, self.rows
+        self.label = self.computation.reshape(xp.astype(label, xp.int32), (N, 1, rest))
         self.number = xp.reshape(xp.arange(C, dtype=xp.int32, device=device(self.x)), (1, C, 1))
-        self.probabilities = None
 
     def _wrong_classes(self, label: Any) -> list[int] | None:
         """The least label if it is negative, the largest if too large; None if labels have no values."""

@@ -34,6 +34,14 @@ class Computation:
         self.engine = engines.choose(xp, given, operator)
         self.xp = self.engine.xp
 
+    @classmethod
+    def of_agreed(cls, engine: engines.Engine, array: Any) -> Computation:
+        """The computation of a call for whose arrays this engine was agreed on; `array` is one of them."""
+        own = cls.__new__(cls)
+        own.engine, own.xp = engine, engine.xp
+        own._dtype = own._compute_dtype = array.dtype  # neither half precision
+        return own
+
     def lift(self, array: Any) -> Any:
         """The array in the engine's namespace, half precision as float32."""
         if array.dtype != self._compute_dtype:

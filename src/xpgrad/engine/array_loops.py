@@ -7,7 +7,7 @@ elements directly. Other arrays are copied block by block.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import gcd, prod
 from types import SimpleNamespace
 from typing import Any
@@ -367,6 +367,8 @@ def over_rows(
 ) -> tuple:
     """The outputs of a row formula; their axes have the same order in memory as the axes of the operands."""
     each = [array for array in operands[: len(formula.each)] if array is not None]
+    if out is None and jit_enabled() and all(map(_is_plain, each)):
+        return _over_plain_rows(machine, formula, operands, numbers)
     order = _rows_order(each if out is None else [*each, out])
     if order is None:
         return _over_rows_in_order(machine, formula, operands, numbers, out)
@@ -385,6 +387,23 @@ def over_rows(
         numbers, None if out is None else turned(out),
     )  # fmt: skip
     return tuple((x.reshape(A, B, -1) if joined else x).transpose(order) for x in found)
+
+
+def _over_plain_rows(machine: Machine, formula: RowFormula, operands: Operands, numbers: Numbers) -> tuple:
+    """The outputs for plain operands, as most calls have them: half the time of the way for all others."""
+    given = [x if _is_plain(x) else x.copy() for x in operands if x is not None]
+    shape, dtype = given[0].shape, given[0].dtype
+    results = _row_results(formula, shape, dtype)
+    if shape[0] * shape[2]:
+        code = loop_code(formula, tuple(map(_kind, operands)), None, name_of(dtype), shape[2] > 1)
+        addresses = [*map(address_of, (*given, *_elements_first(formula, results)))]
+        _deal_rows(machine, code, shape, addresses, numbers)
+    return tuple([results[name] for name in formula.outputs])
+
+
+def _elements_first(formula: RowFormula, results: Mapping[str, Array]) -> list[Array]:
+    """The results in the order of a loop's arguments: elements before numbers of rows."""
+    return [results[name] for name in sorted(formula.outputs, key=formula.each_output.__ne__)]
 
 
 _ROWS_LAST, _ROWS_SWAPPED = (0, 2, 1), (2, 1, 0)
@@ -574,7 +593,8 @@ def _row_results(
 ) -> dict[str, Array]:
     """Memory for the outputs, one number for each row or element; elements go to `out` if given."""
     of_rows = (shape[0], 1, *shape[2:])
-    made = {name: new_array(of_rows, dtype) for name in formula.outputs}
-    if formula.each_output is not None:
-        made[formula.each_output] = new_array(shape, dtype) if out is None else out
+    each = formula.each_output
+    made = {name: new_array(of_rows, dtype) for name in formula.outputs if name != each}
+    if each is not None:
+        made[each] = new_array(shape, dtype) if out is None else out
     return made
