@@ -146,6 +146,47 @@ def test_gradient_on_backends(kind: str, reduction: str, backend: Backend) -> No
         assert_close(dX, expected, like=X, rtol=tolerance)
 
 
+@pytest.mark.parametrize("ignore_index", [None, IGNORED, 1])
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("shape", [(3, 5), SHAPE])
+@reductions
+def test_few_checks_give_the_same_bits(
+    reduction: str, shape: tuple[int, ...], smoothing: float, ignore_index: int | None, backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A call that takes few checks and the same call with all checks; a label that is ignored needs masks."""
+    given = data("numbers", shape=shape)
+    dY = np.random.default_rng(1).normal(size=given["labels"].shape if reduction == "none" else ())
+    X, cotangent = (backend.array(a, "float32") for a in (given["X"], dY))
+    labels = backend.array(given["labels"])
+    options: Any = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignore_index}
+
+    def results() -> list[np.ndarray]:
+        loss = xpgrad.softmax_cross_entropy(X, labels, **options)
+        return [
+            to_numpy(a) for a in (loss, xpgrad.softmax_cross_entropy_grad(cotangent, X, labels, **options))
+        ]
+
+    few = results()
+    monkeypatch.setattr("xpgrad.losses._usual_call", lambda *args: None)
+    for ours, checked in zip(few, results(), strict=True):
+        np.testing.assert_array_equal(ours, checked, strict=True)
+
+
+@pytest.mark.parametrize("wrong", ["shape", "dtype", "type", "nothing"])
+@pytest.mark.parametrize("name", ["softmax_cross_entropy", "binary_cross_entropy_with_logits"])
+def test_a_wrong_cotangent_of_a_usual_call(name: str, wrong: str, backend: Backend) -> None:
+    """An error names it, although such a call takes few checks."""
+    X = backend.array(np.zeros((3, 4)), "float32")
+    targets = backend.array(np.zeros(3, np.int64)) if name.startswith("softmax") else X
+    dY = {
+        "shape": backend.array(np.ones(1), "float32"), "dtype": backend.array(np.ones(()), "float64"),
+        "type": 1.0, "nothing": None,
+    }[wrong]  # fmt: skip
+    with pytest.raises((TypeError, ValueError), match=f"{name}_grad: dY "):
+        getattr(xpgrad, f"{name}_grad")(dY, X, targets)
+
+
 @pytest.mark.parametrize("kind", ["numbers", "probabilities"])
 def test_one_sample_and_shapes(kind: str, backend: Backend) -> None:
     """(C,) is one sample; batches may be empty, and have any number of axes behind the classes."""

@@ -26,7 +26,7 @@ from xpgrad._operators.arguments import (
 from xpgrad._operators.operator_docs import described
 from xpgrad._operators.types import A, Array
 from xpgrad._operators.words import Reduction
-from xpgrad.engine import Formula, is_traced
+from xpgrad.engine import Engine, Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")
 _described = described(
@@ -178,19 +178,21 @@ def _usual_call(
 
     Most training steps have such calls. They need few checks, whose time small steps would notice.
     """
-    engine = engines.agreed([X])
+    engine = engines.agreed((X,))
     label = None if engine is None else engine.integers(labels)
     if engine is None or label is None or not label.size:
         return None
     shape = tuple(X.shape)
-    if type(smoothing) is not float or not 0 <= smoothing <= 1 or reduction not in _REDUCTIONS:
+    if (type(smoothing), type(reduction)) != (float, str):
         return None
-    if operator.endswith("_grad"):
-        wanted = label.shape if reduction == "none" else ()
-        if dY is None or tuple(dY.shape) != wanted or dY.dtype != X.dtype or not engine.agrees([dY]):
-            return None
-    is_ignored = ignore_index is not None and (type(ignore_index) is not int or ignore_index >= 0)
-    if len(shape) < 2 or label.shape != (shape[0], *shape[2:]) or is_ignored:
+    if not 0 <= smoothing <= 1 or reduction not in _REDUCTIONS:
+        return None
+    loss_shape = label.shape if reduction == "none" else ()
+    if operator.endswith("_grad") and not _is_usual_cotangent(engine, dY, X, loss_shape):
+        return None
+    # a negative number ignores nothing: a label of that number takes the way with masks
+    can_ignore = ignore_index is not None and (type(ignore_index) is not int or ignore_index >= 0)
+    if len(shape) < 2 or label.shape != (shape[0], *shape[2:]) or can_ignore:
         return None
     if label.min() < 0 or label.max() >= shape[1]:
         return None
@@ -198,6 +200,12 @@ def _usual_call(
     call = _CrossEntropy(operator, computation, X, None, reduction, smoothing)
     call.take_numbers(label)
     return call
+
+
+def _is_usual_cotangent(engine: Engine, dY: Any, X: Any, loss_shape: tuple[int, ...]) -> bool:
+    """Whether it is a plain array of this engine like X, of the loss' shape."""
+    is_own = engines.of_type(dY) is engine and engine.agrees([dY])
+    return is_own and dY.dtype == X.dtype and tuple(dY.shape) == loss_shape
 
 
 @explained
@@ -410,7 +418,8 @@ def binary_cross_entropy_with_logits(
     arrays = (X, targets, weight, pos_weight)
     if reduction == "none":
         return _BINARY(arrays, (), out)
-    computation = _BINARY.check(arrays)
+    engine = engines.agreed((X, targets)) if weight is None and pos_weight is None else None
+    computation = _BINARY.check(arrays) if engine is None else Computation.of_agreed(engine, X)
     lifted = [None if array is None else computation.lift(array) for array in arrays]
     losses = computation.engine.elementwise(_BINARY_FORMULA, lifted)
     xp = computation.xp
@@ -418,8 +427,9 @@ def binary_cross_entropy_with_logits(
         # keep an axis: NumPy would return a scalar
         total = xp.sum(xp.reshape(losses, (-1,)), axis=0, keepdims=True)
         loss = xp.reshape(total / math.prod(X.shape) if reduction == "mean" else total, ())
-    check_arrays(operator, {"X": X, "out": out})
-    check_out(operator, out, ())
+    if out is not None:
+        check_arrays(operator, {"X": X, "out": out})
+        check_out(operator, out, ())
     return computation.put(operator, loss, out)
 
 
@@ -469,11 +479,19 @@ def binary_cross_entropy_with_logits_grad(
     operator = "binary_cross_entropy_with_logits_grad"
     check_choice(operator, "reduction", reduction, _REDUCTIONS)
     check_given(operator, {"dY": dY, "X": X})
-    check_arrays(operator, {"X": X, "dY": dY})
-    shape = tuple(X.shape)
-    check_shape(operator, "dY", dY, "the shape of the loss", shape if reduction == "none" else ())
-    size = math.prod(shape) if reduction == "mean" else 1
-    return _BINARY_GRAD((dY, X, targets, weight, pos_weight), (1 / size if size else 0.0,), out)
+    arrays, engine = (dY, X, targets, weight, pos_weight), None
+    if weight is None and pos_weight is None and out is None and reduction != "none":
+        engine = engines.agreed((X, targets))
+    is_usual = engine is not None and _is_usual_cotangent(engine, dY, X, ())
+    if not is_usual:
+        check_arrays(operator, {"X": X, "dY": dY})
+        shape = tuple(X.shape) if reduction == "none" else ()
+        check_shape(operator, "dY", dY, "the shape of the loss", shape)
+    size = math.prod(X.shape) if reduction == "mean" else 1
+    numbers = (1 / size if size else 0.0,)
+    if engine is not None and is_usual:
+        return _BINARY_GRAD.run(Computation.of_agreed(engine, X), arrays, numbers)
+    return _BINARY_GRAD(arrays, numbers, out)
 
 
 _BINARY_FORMULA = Formula(activation_formulas.binary_cross_entropy)

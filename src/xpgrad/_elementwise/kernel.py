@@ -64,7 +64,12 @@ class ElementwiseKernel:
             result = engine.quick_elementwise(self._formula, arrays, numbers, out)
             if result is not None:
                 return result
-        computation = self.check(arrays, out)
+        return self.run(self.check(arrays, out), arrays, numbers, out)
+
+    def run(
+        self, computation: Computation, arrays: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
+    ) -> Any:
+        """The result for checked arrays and numbers."""
         lifted = [None if array is None else computation.lift(array) for array in arrays]
         return computation.deliver(
             self._operator,
