@@ -54,6 +54,7 @@ from xpgrad.engine.protocol import Engine
 
 _PART = 16  # kernels of a part, or a multiple of it
 _FEW_IMAGES = 1 << 21  # elements of all images' windows
+_LARGE_KERNELS = 1 << 20  # elements at the points; threads work on them together if memory is short
 _KEPT = 15 << 20  # elements of an arena that a thread keeps; a larger one is new memory in each call
 
 
@@ -179,7 +180,7 @@ def _convolved(
     made, taken = (channels, outputs) if kernels.backwards else (outputs, channels)
     parts = _parts_of_kernels(engine, g, made, taken)
     in_parts = len(parts) > 1 and _is_one_block(sums, g.batch)
-    blocks: Sequence[Part] = [slice(0, g.batch)] if in_parts else _blocks(engine, sums, g.batch, _least(g))
+    blocks: Sequence[Part] = [slice(0, g.batch)] if in_parts else _large_blocks(engine, g, sums)
     if not in_parts:
         with kernels.at_points(slice(0, made)) as U:
 
@@ -385,6 +386,13 @@ def _parts_of_kernels(engine: Engine, g: ConvGeometry, made: int, taken: int) ->
 
 def _blocks(engine: Engine, sums: WindowSums, images: int, least: int) -> Sequence[Part]:
     return engine.blocks(images, sums.elements, least=least)
+
+
+def _large_blocks(engine: Engine, g: ConvGeometry, sums: WindowSums) -> Sequence[Part]:
+    """Blocks for which it pays to read all kernels at their points."""
+    kernels = elements_of_kernels(g)
+    fits = _KEPT - kernels if _LARGE_KERNELS < kernels < _KEPT else 0
+    return engine.blocks(g.batch, sums.elements, least=_least(g), fits=fits)
 
 
 def _least(g: ConvGeometry) -> int:

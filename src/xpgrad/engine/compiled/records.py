@@ -57,6 +57,9 @@ def _numbered(record: Any, numbers: Iterator[int]) -> Any:
 Strided = namedtuple("Strided", "address outer row column")
 """An array of up to three axes: its first element, and the axes' strides in elements."""
 
+Nested = namedtuple("Nested", "address slab block plane row column")
+"""The same for up to five axes."""
+
 Rows = namedtuple("Rows", "address rows columns line")
 """A matrix of contiguous rows; `line` is the distance of rows."""
 
@@ -177,9 +180,11 @@ Products = namedtuple("Products", "multiply count parts c a b first")
 """Products of a stack of matrices: their number, the distances of matrices, and the first product."""
 holds(Products, first=ProductRecord)
 
-ArithmeticRecord = namedtuple("ArithmeticRecord", "kind parts planes rows columns target first second")
+ArithmeticRecord = namedtuple(
+    "ArithmeticRecord", "kind parts slabs blocks planes rows columns target first second"
+)
 """Arithmetic on arrays of one shape; see `programs.instructions.arithmetic`."""
-holds(ArithmeticRecord, target=Strided, first=Strided, second=Strided)
+holds(ArithmeticRecord, target=Nested, first=Nested, second=Nested)
 
 
 # --- images

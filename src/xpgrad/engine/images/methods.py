@@ -84,10 +84,13 @@ class Images(FourierTransforms, Protocol):
 
     # --- parts of the work
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> Sequence[Part]:
+    def blocks(
+        self, count: int, size: int, most: int | None = None, least: int = 0, fits: int = 0
+    ) -> Sequence[Part]:
         """Blocks of a batch of `count` images with `size` elements each; `most` limits an engine's blocks.
 
-        A block has at least `least` elements if the batch has: each block does some work anew.
+        A block has at least `least` elements if the batch has: each block does some work anew. If the blocks
+        of all threads have more than `fits` elements, and that is not 0, threads compute each block together.
         """
         return [slice(0, count)]
 

@@ -42,7 +42,9 @@ class NumpyImages(Machine, CompiledImages):
         """With llvmlite; arrays are float32 or float64."""
         return jit_enabled()
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> Sequence[Part]:
+    def blocks(
+        self, count: int, size: int, most: int | None = None, least: int = 0, fits: int = 0
+    ) -> Sequence[Part]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // sharing.IMAGES))
         at_once = images_at_once(count, size, max(BLOCK_ELEMENTS, least), most)

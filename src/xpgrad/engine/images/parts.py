@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from xpgrad.engine.symbols import is_symbol, larger, smaller
 
@@ -32,6 +33,13 @@ class Alike:
 Part = slice | Alike
 
 
+_Part = TypeVar("_Part", bound=Part)
+
+
+class InTurn(list[_Part]):
+    """Parts that all threads compute together, one after the other: memory is for one of them."""
+
+
 def size_of(part: Part) -> int:
     """The number of elements."""
     return part.size * part.count if isinstance(part, Alike) else part.stop - part.start
@@ -44,7 +52,8 @@ def indices(part: Part) -> list[tuple[slice, int | None]]:
 
 def each_slice(parts: Iterable[Part]) -> list[slice]:
     """The slices of all parts."""
-    return [one for part in parts for one in (part.each() if isinstance(part, Alike) else [part])]
+    found = [one for part in parts for one in (part.each() if isinstance(part, Alike) else [part])]
+    return InTurn[slice](found) if isinstance(parts, InTurn) else found
 
 
 def slices(count: int, at_once: int, start: int = 0) -> list[slice]:

@@ -19,7 +19,7 @@ from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.machine import TimeLoop
 from xpgrad.engine.compiled.products.matrix import Functions, compiled_stack_product, plan
-from xpgrad.engine.compiled.records import Factor, Strided
+from xpgrad.engine.compiled.records import Factor
 from xpgrad.engine.formulas.formula import Elementwise, Product
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.guard import Zone
@@ -150,16 +150,17 @@ def parts_for(elements: int, team: Team) -> int:
     return sharing.compiled_parts(elements, team, sharing.COPY * team.grain)
 
 
-def three_strided(places: Sequence[Location], addresses: Sequence[Any]) -> list[Strided]:
-    """The target and two sources, with three strides each; nothing reads a source that is missing.
+def strided(kind: Any, places: Sequence[Location], addresses: Sequence[Any]) -> list[Any]:
+    """The target and two sources as records of a kind, `Strided` or `Nested`; nothing reads a missing source.
 
     An axis that an operand lacks has stride 0. An operand without axes is a vector of one element.
     """
+    axes = len(kind._fields) - 1
     found = [
-        Strided(address, *[0, 0, 0, *(place.strides or [1])][-3:])
+        kind(address, *[*[0] * axes, *(place.strides or [1])][-axes:])
         for place, address in zip(places, addresses, strict=False)
     ]
-    return found + [Strided(0, 0, 0, 1)] * (3 - len(found))
+    return found + [kind(*[0] * axes, 1)] * (3 - len(found))
 
 
 class Work:
@@ -307,7 +308,7 @@ def _factors(places: Sequence[Location], addresses: Sequence[Any]) -> list[Facto
     return [Factor(address, *place.strides) for place, address in zip(places, addresses, strict=False)]
 
 
-AXES = 3
+AXES = len(records.Nested._fields) - 1
 """The most axes of arrays in arithmetic."""
 
 
@@ -321,10 +322,10 @@ def arithmetic(
     from xpgrad.engine.compiled.register_tiles import tiles
 
     parts, number = parts_for(prod(map(most, shape)), team), records.ArithmeticKind._fields.index(kind)
-    sizes = [1, 1, 1, *shape][-AXES:]
+    sizes = [*[1] * AXES, *shape][-AXES:]
 
     def numbers(addresses: Sequence[Any]) -> list[Any]:
-        operands = three_strided(places, addresses)
+        operands = strided(records.Nested, places, addresses)
         return records.flat(records.ArithmeticRecord(number, parts, *sizes, *operands))
 
     made, label = f"arithmetic({dtype!r}, {tiles().lanes(dtype)})", f"arithmetic_{dtype}"

@@ -28,15 +28,19 @@ def arithmetic(dtype: str, lanes: int) -> Any:
 
     @inside()
     def place(data, at, plane, row, column):
-        """The address of an element of the operand with its record at `at`."""
-        number = data[at.outer] * plane + data[at.row] * row + data[at.column] * column
-        return data[at.address] + size * number
+        """The address of an element of the operand with its record at `at`; `plane` counts all planes."""
+        block = plane // data[_AT.planes]
+        slab = block // data[_AT.blocks]
+        number = data[at.slab] * slab + data[at.block] * (block - slab * data[_AT.blocks])
+        number += data[at.plane] * (plane - block * data[_AT.planes])
+        return data[at.address] + size * (number + data[at.row] * row + data[at.column] * column)
 
     @inside()
     def run(data, part):
         kind, parts, columns, rows = data[_AT.kind], data[_AT.parts], data[_AT.columns], data[_AT.rows]
         products = 1 if kind == _KIND.column_sums_of_products else 0
-        sums, lines = products or kind == _KIND.column_sums, data[_AT.planes] * rows
+        lines = data[_AT.slabs] * data[_AT.blocks] * data[_AT.planes] * rows
+        sums = products or kind == _KIND.column_sums
         by_rows = lines >= _LINES * parts and not sums
         whole = lines if by_rows else columns
         low, high = whole * part // parts, whole * (part + 1) // parts
@@ -48,10 +52,18 @@ def arithmetic(dtype: str, lanes: int) -> Any:
             return
         begin, end, left, count = (low, high, 0, columns) if by_rows else (0, lines, low, high - low)
         y, x, z = data[_AT.target.column], data[_AT.first.column], data[_AT.second.column]
-        for line in range(begin, end):
-            plane, row = line // rows, line % rows
+        line = begin
+        while line < end:
+            plane = line // rows
+            row, next_plane = line - plane * rows, min(end, (plane + 1) * rows)
             to, first = place(data, _AT.target, plane, row, left), place(data, _AT.first, plane, row, left)
-            write_row(kind, to, first, place(data, _AT.second, plane, row, left), y, x, z, count)
+            second = place(data, _AT.second, plane, row, left)
+            while line < next_plane:
+                write_row(kind, to, first, second, y, x, z, count)
+                to += size * data[_AT.target.row]
+                first += size * data[_AT.first.row]
+                second += size * data[_AT.second.row]
+                line += 1
 
     return run
 

@@ -189,14 +189,17 @@ def real_strides(x: Recorded) -> Strides:
 
 
 def _put_a_long_axis_last(sizes: list[int | Quantity], strides: Sequence[list[int]]) -> None:
-    """Exchange a last axis of few elements for the longest one: each row costs as much as some elements."""
+    """Exchange a last axis of few elements for a longer one: each row costs as much as some elements.
+
+    It is the next one that is long enough, or else the longest: far out, its elements are far apart.
+    """
     known = [0 if isinstance(size, Quantity) else size for size in sizes]
     if not known or not 0 < known[-1] < _SHORT:
         return
-    longest = known.index(max(known))
-    sizes[longest], sizes[-1] = sizes[-1], sizes[longest]
+    long = next((k for k in reversed(range(len(known))) if known[k] >= _SHORT), known.index(max(known)))
+    sizes[long], sizes[-1] = sizes[-1], sizes[long]
     for own in strides:
-        own[longest], own[-1] = own[-1], own[longest]
+        own[long], own[-1] = own[-1], own[long]
 
 
 def merged(shape: Sizes, strides: Sequence[Strides]) -> tuple[list[int | Quantity], list[list[int]]]:

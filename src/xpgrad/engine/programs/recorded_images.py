@@ -16,6 +16,7 @@ from xpgrad.engine.images.in_place import BLOCK_ELEMENTS
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.parts import (
     Alike,
+    InTurn,
     Part,
     images_at_once,
     in_alike_parts,
@@ -32,7 +33,7 @@ from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, check_fixed
 from xpgrad.engine.programs.recorded_arithmetic import RecordedArithmetic
 from xpgrad.engine.programs.shares import Share
-from xpgrad.engine.symbols import are_same
+from xpgrad.engine.symbols import are_same, smaller
 
 if TYPE_CHECKING:
     from xpgrad.engine.images.compiled_shifts import ShiftPlan
@@ -84,20 +85,23 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         operands = [*arrays, memory]
         self.run_planned(plan.function, plan.parts, numbers, operands, plan.kept, plan.multiplications)
 
-    def blocks(self, count: int, size: int, most: int | None = None, least: int = 0) -> Sequence[Part]:
+    def blocks(
+        self, count: int, size: int, most: int | None = None, least: int = 0, fits: int = 0
+    ) -> Sequence[Part]:
         """Blocks that stay in a cache: as many for each thread, and the rest of the batch for all threads."""
         threads = self._threads()
         own = count // threads
         shared = threads > 1 and own * size >= max(sharing.OWN_IMAGES, least // 2)
         room = max(BLOCK_ELEMENTS // 4, BLOCK_ELEMENTS // threads) if shared else BLOCK_ELEMENTS
         at_once = images_at_once(count, size, max(room, least), most)
-        rounds = -(-(own if shared else count) // at_once)
-        if not shared and threads > 1:  # `map` shares the slices
-            return in_parts(count, rounds)
+        in_turn = fits and threads > 1 and threads * smaller(least, at_once * size) > fits
+        rounds = -(-(own if shared and not in_turn else count) // at_once)
         # under a guard, and within other parts, no part is repeated
         may_be_empty = not guard.on and not self.moving
-        if threads == 1:
-            return in_alike_parts(count, rounds, 0, may_be_empty)
+        if threads == 1 or in_turn:
+            return InTurn(in_alike_parts(count, rounds, 0, may_be_empty))
+        if not shared:  # `map` shares the slices
+            return in_parts(count, rounds)
         shares = [in_alike_parts(own, rounds, own * number, may_be_empty) for number in range(threads)]
         left = count - own * threads
         rest = in_alike_parts(left, -(-left // at_once), own * threads, may_be_empty)
@@ -108,17 +112,17 @@ class RecordedImages(RecordedArithmetic, CompiledImages):
         return 1 if self.team.addresses is None else self.team.size()
 
     def _shares(self, items: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
-        """As many items for each thread, and the rest; no shares for one thread, or for too few items."""
+        """As many items for each thread, and the rest; no shares for one thread, few items, or `InTurn`."""
         threads = self._threads()
         own = len(items) // threads
-        if threads < 2 or not own:
+        if threads < 2 or not own or isinstance(items, InTurn):
             return [], items
         shares = [items[own * number : own * (number + 1)] for number in range(threads)]
         return shares, items[own * threads :]
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """Each thread has as many items, if their work is about equal; all threads together do the rest."""
-        todo = [*items]
+        todo = items if isinstance(items, InTurn) else [*items]
         shares, rest = self._shares(todo)
         work = [sum(size_of(one) for one in share if isinstance(one, Part)) for share in shares]
         if not shares or 2 * max(work) > 3 * min(work):

@@ -25,7 +25,7 @@ from xpgrad.engine.programs.instructions import (
     Quantity,
     Work,
     parts_for,
-    three_strided,
+    strided,
 )
 from xpgrad.engine.symbols import larger, smaller
 
@@ -261,7 +261,7 @@ def move_rows(
         high = Quantity(_QUANTITY.padded, schedule.steps)
 
     def numbers(addresses: Sequence[Any]) -> list[Any]:
-        target, source, initial = three_strided(places, addresses)
+        target, source, initial = strided(records.Strided, places, addresses)
         record = records.MoveRowsRecord(
             parts=parts, reverse=int(reverse), known=schedule.known(), low=low, high=high, first=first,
             is_turned=int(reverse and schedule.is_full), steps=steps, width=width, target=target,
