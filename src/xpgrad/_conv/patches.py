@@ -24,7 +24,7 @@ from xpgrad._conv.method import (
 from xpgrad.engine.images.shifts import Embedding
 from xpgrad.engine.protocol import Engine
 
-_SMALLER = 4  # times smaller than an engine's usual bands: elements are copied before they are packed
+_SMALLER = 2  # times smaller than an engine's usual bands: elements are copied before they are packed
 
 
 class Patches(Method):
