@@ -341,11 +341,41 @@ def test_what_has_no_instruction_is_refused(rng: np.random.Generator) -> None:
         run(large, rng.normal(size=geometry.input_shape), rng.normal(size=geometry.weight_shape))
 
 
-def test_an_array_of_four_axes_is_copied_in_pieces(rng: np.random.Generator) -> None:
-    x = rng.normal(size=(3, 4, 5, 6))
-    turned = run(lambda recorder, x: recorder.contiguous(recorder.xp.permute_dims(x, (3, 1, 0, 2))), x)
-    np.testing.assert_array_equal(turned, x.transpose(3, 1, 0, 2))
-    np.testing.assert_array_equal(run(lambda _, x: x[:, 1::2, ::3, 2:5], x), x[:, 1::2, ::3, 2:5])
+# Around the fewest elements of a row, the elements of a line, the pieces of a row.
+AXIS_SIZES = (2, 3, 7, 8, 9, 16, 17, 33, 64, 511, 512, 513, 576, 640, 1024, 1025, 2048)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_arithmetic_on_arrays_with_many_axes_in_any_order(seed: int, three_threads: Any) -> None:
+    """A copy and a sum of slices, in one thread and in three; up to seven axes, also repeated elements."""
+    rng = np.random.default_rng(seed)
+    sizes: list[int] = []
+    while len(sizes) < 1 + seed % 7:
+        sizes.append(int(rng.choice(AXIS_SIZES[: 5 if len(sizes) > 2 else None])))
+    sizes = [size if np.prod(sizes) < 3e5 else min(size, 9) for size in map(int, rng.permutation(sizes))]
+    order = [*map(int, rng.permutation(len(sizes)))]
+    steps = (*(slice(int(rng.integers(2)), None, int(rng.integers(1, 3))) for _ in sizes),)
+    x, y = rng.normal(size=sizes), rng.normal(size=[1 if rng.integers(4) == 0 else size for size in sizes])
+
+    def copied(recorder: Any, x: Any, y: Any) -> Any:
+        target = recorder.fresh(tuple(sizes[axis] for axis in order))
+        recorder.copy(target, recorder.xp.permute_dims(x, order))
+        return target[(*(steps[axis] for axis in order),)]
+
+    def added(recorder: Any, x: Any, y: Any) -> Any:
+        turned = (recorder.xp.permute_dims(recorder.broadcast(one, tuple(sizes)), order) for one in (x, y))
+        return recorder.arithmetic("add", *(one[(*(steps[axis] for axis in order),)] for one in turned))
+
+    for kind in (np.asarray, three_threads):
+        given = kind(x), kind(y)
+        np.testing.assert_array_equal(run(copied, *given), x[steps].transpose(order))
+        np.testing.assert_array_equal(run(added, *given), (x + y)[steps].transpose(order))
+
+
+def test_arithmetic_on_five_axes_is_one_instruction(rng: np.random.Generator) -> None:
+    recorder = Recorder(of_type(np.zeros(1)), {"x": ((2, 3, 4, 5, 6), (360, 120, 30, 6, 1))}, np.dtype(float))
+    recorder.contiguous(recorder.xp.permute_dims(recorder.input("x"), (4, 2, 0, 3, 1)))
+    assert len(recorder._draft.instructions) == 1
 
 
 def test_the_size_of_an_axis_that_is_left_open_follows_from_the_others(rng: np.random.Generator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -23,6 +24,8 @@ from xpgrad.engine.programs.recorded import (
 )
 
 _SHORT = 8  # elements of a row that take less time than the row itself
+_LINE_ELEMENTS = 16  # elements of a cache line
+_PIECE, _LEAST_PIECE = 512, 64  # elements of a piece of a row
 _PIECES = 1024  # the most instructions for an array with more axes than an instruction has
 
 
@@ -92,6 +95,7 @@ class RecordedArithmetic:
         """Arithmetic on arrays of the target's shape; several instructions if it has too many axes."""
         sizes, strides = merged(target.sizes, [target.strides, *(x.strides for x in operands)])
         _put_a_long_axis_last(sizes, strides)
+        _keep_lines_near(sizes, strides)
         if len(sizes) > AXES:
             known = [k for k, size in enumerate(target.sizes) if not isinstance(size, Quantity) and size > 1]
             axis = min(known, key=target.shape.__getitem__)
@@ -200,6 +204,28 @@ def _put_a_long_axis_last(sizes: list[int | Quantity], strides: Sequence[list[in
     sizes[long], sizes[-1] = sizes[-1], sizes[long]
     for own in strides:
         own[long], own[-1] = own[-1], own[long]
+
+
+def _keep_lines_near(sizes: list[int | Quantity], strides: Sequence[list[int]]) -> None:
+    """Order known axes so that a cache line is used up soon: transposed weights take a third of the time.
+
+    If an operand's elements of a row are in lines of their own, its axis of neighbours becomes the one before
+    the last. Long rows whose elements are apart are cut: the first axis counts the pieces.
+    """
+    lists: list[list[Any]] = [sizes, *strides]
+    if len(sizes) < 2 or any(type(number) is not int for own in lists for number in own):
+        return
+    for own in strides:
+        near = min((k for k, stride in enumerate(own) if stride), key=own.__getitem__, default=len(own))
+        if own[-1] > _LINE_ELEMENTS and near < len(own) - 2:
+            for each in lists:
+                each.insert(-1, each.pop(near))
+    long, apart = lists[0][-1], [own[-1] for own in strides]
+    piece = math.gcd(long, _PIECE)
+    if long > _PIECE and piece >= _LEAST_PIECE and max(apart) > 1 and len(sizes) < AXES:
+        for own, first in zip(lists, [long // piece, *(piece * stride for stride in apart)], strict=True):
+            own.insert(0, first)
+        sizes[-1] = piece
 
 
 def merged(shape: Sizes, strides: Sequence[Strides]) -> tuple[list[int | Quantity], list[list[int]]]:
