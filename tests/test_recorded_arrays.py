@@ -16,7 +16,7 @@ from xpgrad.engine import Recorder, of_type
 from xpgrad.engine.images import in_place
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.parts import each_slice
-from xpgrad.engine.process import sharing
+from xpgrad.engine.process import memory, sharing
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs import alike, arena, program, recorded_images
 from xpgrad.engine.programs.instructions import CannotRecordError
@@ -223,6 +223,24 @@ def test_instructions_run_for_several_blocks(case, name, size, threads, three_th
         assert max(made) >= size // threads - 2
     if name in ("taps",):
         assert not made  # a plan has all images
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "dilation", "threads"), [(3, 33, 1, 3), (3, 33, 2, 3), (3, 33, 4, 3), (5, 25, 1, 2)]
+)
+@pytest.mark.parametrize("sums", ["forward", "input_gradient"])
+def test_threads_share_each_image_of_large_kernels(sums, images, size, dilation, threads, three_threads):
+    """With images of their own they would need more memory than a thread keeps: new memory in each call."""
+    three_threads(np.zeros(1))
+    pytest.importorskip("torch", reason="as three_threads").set_num_threads(threads)
+    options = {"pads": dilation, "dilations": dilation}
+    geometry = conv_geometry("conv", (images, 512, size, size), (512, 512, 3, 3), **PLAIN | options)
+    shapes = {"x": geometry.input_shape, "w": geometry.weight_shape}
+    layouts = {name: (shape, row_major(shape)) for name, shape in shapes.items()}
+    recorder = Recorder(of_type(three_threads(np.zeros(1))), layouts, np.dtype("float32"))
+    x, w = map(recorder.input, layouts)
+    result = getattr(METHODS["winograd"], sums)(recorder, geometry, x, w, None)
+    assert recorder.program([result]).arena_bytes <= memory._KEPT
 
 
 def test_only_parts_of_one_size_are_alike(three_threads, rng):
