@@ -31,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -48,11 +49,12 @@ from xpgrad._conv.winograd_sizes import (
     takes_rows,
     taps_apart,
 )
-from xpgrad.engine.images.parts import Part
+from xpgrad.engine.images.parts import InTurn, Part
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.protocol import Engine
 
 _PART = 16  # kernels of a part, or a multiple of it
+_LARGE_PART = 1 << 21  # elements of a part of kernels that all together are too large to keep
 _FEW_IMAGES = 1 << 21  # elements of all images' windows
 _LARGE_KERNELS = 1 << 20  # elements at the points; threads work on them together if memory is short
 _KEPT = 15 << 20  # elements of an arena that a thread keeps; a larger one is new memory in each call
@@ -121,12 +123,13 @@ class Winograd(Method):
         sums = WindowSums.of_forward(g)
         gradient = _WeightGradient(engine, g, images, scheme_of(g), sums, dY, X)
         parts = _parts_of_kernels(engine, g, g.outputs, g.channels)
-        if len(parts) > 1 and _is_one_block(sums, g.batch):
-            dW = gradient.in_parts(parts)
+        if len(parts) > 1 and _take_parts(g, sums):
+            blocks = _blocks_of_parts(engine, g, sums)
+            (dW,) = engine.accumulate(partial(gradient.in_parts, parts), blocks, prod(g.weight_shape))
         else:
             totals = elements_of_kernels(g)
             # each block reads and writes the totals
-            blocks = _blocks(engine, sums, g.batch, min(totals // 2, _FEW_IMAGES))
+            blocks = engine.blocks(g.batch, sums.elements, least=min(totals // 2, _FEW_IMAGES))
             dW = gradient.taps(engine.accumulate(gradient.add_block, blocks, totals))
         return images.kernels_of(dW)
 
@@ -179,8 +182,8 @@ def _convolved(
     outputs, channels = kernels.W.shape[:2]
     made, taken = (channels, outputs) if kernels.backwards else (outputs, channels)
     parts = _parts_of_kernels(engine, g, made, taken)
-    in_parts = len(parts) > 1 and _is_one_block(sums, g.batch)
-    blocks: Sequence[Part] = [slice(0, g.batch)] if in_parts else _large_blocks(engine, g, sums)
+    in_parts = len(parts) > 1 and _take_parts(g, sums)
+    blocks = _blocks_of_parts(engine, g, sums) if in_parts else _large_blocks(engine, g, sums)
     if not in_parts:
         with kernels.at_points(slice(0, made)) as U:
 
@@ -267,8 +270,9 @@ def _by_blocks(
                     made_windows = windows._replace(slices=sizes[2] if rank == 3 else 0)
                     return engine.to_windows(products(V, M), made_windows, sums.tile, B, sizes, target)
 
+        bands = _bands(engine, sums, some, _least(g))
         Y = engine.assemble(
-            band, _bands(engine, sums, some, _least(g)), axis=rank + 2 + sums.axis,
+            band, InTurn(bands) if _are_too_large(g) else bands, axis=rank + 2 + sums.axis,
             shape=(part.shape[0], made, *sums.made), like=X, target=images.place(target),
         )  # fmt: skip
         return images.joined(Y, shape[1:], target)
@@ -362,17 +366,29 @@ class _WeightGradient(NamedTuple):
             return xp.concat(found, axis=3)
         return found[0] if self.g.rank == 2 else xp.stack(found, axis=2)
 
-    def in_parts(self, parts: list[slice]) -> Any:
-        """Some outputs' kernels after the others: at the points they are four times as large."""
-        images, whole = self._images(slice(0, self.g.batch)), slice(0, self.sums.made[self.sums.axis])
-        with self._points(*images, whole) as (D, V):
+    def in_parts(self, parts: list[slice], images: slice, totals: list[Any] | None) -> list[Any]:
+        """The total and what some images give, some outputs' kernels after the others.
 
-            def some(outputs: slice, target: Any) -> Any:
-                with contextlib.ExitStack() as stack:
-                    factors = self._factors(D[:, outputs, :], V)
-                    return self.taps([self._product(*pair, stack) for pair in factors], target)
+        At the points they are four times as large.
+        """
+        both = self._images(images)
+        (total,) = totals or (None,)
+        for band in _bands(self.engine, self.sums, images, max(_room(self.g), _FEW_IMAGES)):
+            with self._points(*both, band) as (D, V):
+                total = self._kernels_in_parts(parts, D, V, total)
+        return [total]
 
-            return self.engine.assemble(some, parts, shape=self.g.weight_shape, like=self.X, alike=True)
+    def _kernels_in_parts(self, parts: list[slice], D: Any, V: Any, total: Any) -> Any:
+        def some(outputs: slice, target: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                factors = self._factors(D[:, outputs, :], V)
+                products = [self._product(*pair, stack) for pair in factors]
+                if total is None:
+                    return self.taps(products, target)
+                return self.engine.add(target, self.taps(products), target)
+
+        shape = self.g.weight_shape
+        return self.engine.assemble(some, parts, shape=shape, like=self.X, target=total, alike=True)
 
     def _product(self, D: Any, V: Any, stack: contextlib.ExitStack) -> Any:
         M = stack.enter_context(self.engine.temporary((D.shape[0], D.shape[1], V.shape[2]), D))
@@ -381,29 +397,41 @@ class _WeightGradient(NamedTuple):
 
 def _parts_of_kernels(engine: Engine, g: ConvGeometry, made: int, taken: int) -> list[slice]:
     """Kernels that are transformed together."""
-    return engine.bands(made, 4 * points_of_kernels(g) * taken, _PART)
+    size = 4 * points_of_kernels(g) * taken
+    return engine.bands(made, size, _PART, 4 * _LARGE_PART if _are_too_large(g) else 0)
 
 
-def _blocks(engine: Engine, sums: WindowSums, images: int, least: int) -> Sequence[Part]:
-    return engine.blocks(images, sums.elements, least=least)
+def _are_too_large(g: ConvGeometry) -> bool:
+    """Whether all kernels at their points are more than a thread keeps."""
+    return elements_of_kernels(g) > _KEPT
+
+
+def _take_parts(g: ConvGeometry, sums: WindowSums) -> bool:
+    """Whether kernels come in parts: all windows stay in a cache, or all kernels do not fit into memory."""
+    return _are_too_large(g) or g.batch * sums.elements <= _FEW_IMAGES
+
+
+def _blocks_of_parts(engine: Engine, g: ConvGeometry, sums: WindowSums) -> Sequence[Part]:
+    """Blocks for which all kernels are transformed anew, in parts: one, or as large as fit into memory."""
+    if not _are_too_large(g):
+        return [slice(0, g.batch)]
+    return engine.blocks(g.batch, sums.elements, least=_room(g), fits=_room(g))
 
 
 def _large_blocks(engine: Engine, g: ConvGeometry, sums: WindowSums) -> Sequence[Part]:
     """Blocks for which it pays to read all kernels at their points."""
-    kernels = elements_of_kernels(g)
-    fits = _KEPT - kernels if _LARGE_KERNELS < kernels < _KEPT else 0
+    fits = _room(g) if elements_of_kernels(g) > _LARGE_KERNELS else 0
     return engine.blocks(g.batch, sums.elements, least=_least(g), fits=fits)
 
 
 def _least(g: ConvGeometry) -> int:
     """Elements of windows for which it pays to read all kernels at their points; both fit into memory."""
-    kernels = elements_of_kernels(g)
-    return min(2 * kernels, max(0, _KEPT - kernels))
+    return min(2 * elements_of_kernels(g), _room(g))
 
 
-def _is_one_block(sums: WindowSums, images: int) -> bool:
-    """Whether all windows stay in a cache, so that the kernels come in parts instead."""
-    return images * sums.elements <= _FEW_IMAGES
+def _room(g: ConvGeometry) -> int:
+    """Elements of windows and products that fit into memory beside the kernels, or two parts of them."""
+    return _KEPT - (2 * _LARGE_PART if _are_too_large(g) else elements_of_kernels(g))
 
 
 def _bands(engine: Engine, sums: WindowSums, images: slice, least: int = 0) -> list[slice]:
