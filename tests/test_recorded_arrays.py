@@ -120,6 +120,24 @@ def test_convolutions_in_threads(
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("kept", [300, 1100, 4000])
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_that_do_not_fit_into_memory(
+    case: str, kept: int, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+    three_threads: Any,
+) -> None:  # fmt: skip
+    """They come in parts: for all images, for each block of images, or for each band of an image."""
+    monkeypatch.setattr(winograd, "_KEPT", kept)
+    monkeypatch.setattr(winograd, "_PART", 2)
+    monkeypatch.setattr(winograd, "_LARGE_PART", kept // 8)
+    monkeypatch.setattr(winograd, "_LARGE_KERNELS", kept // 4)
+    monkeypatch.setattr(winograd, "_FEW_IMAGES", 100)
+    monkeypatch.setattr(in_place, "BAND", 60)
+    monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 60)
+    check_convolution(case, "winograd", rng, np.asarray if kind == "numpy" else three_threads)
+
+
 @pytest.fixture
 def three_threads():
     """PyTorch's, which compiled code starts."""
