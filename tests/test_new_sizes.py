@@ -17,6 +17,7 @@ import xpgrad
 from xpgrad._calls import families, new_sizes, plans
 from xpgrad._conv import winograd
 from xpgrad.engine.compiled import machine
+from xpgrad.engine.images import in_place
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import OpenMPTeam
@@ -258,6 +259,24 @@ def test_the_number_of_blocks_may_vary(case, team, rng, monkeypatch):
     for batch in (12, 15, 18, 21, 24, 27, *rng.integers(1, 60, 14)):
         step(team, rng, "conv", case, int(batch), [least] * (len(weights) - 2))
     assert recordings.recorded < recordings.calls * 2 / 3
+
+
+@pytest.mark.parametrize("team", [1, 2, 3], indirect=True)
+@pytest.mark.parametrize("kept", [3_000, 9_000, 30_000])
+@pytest.mark.parametrize("case", ["winograd", "volumes"])
+def test_kernels_that_need_much_memory(case, kept, team, rng, monkeypatch):
+    """Too large ones come in parts; threads compute a block together if blocks of their own do not fit."""
+    monkeypatch.setattr(sharing, "OWN_IMAGES", 1)
+    monkeypatch.setattr(recorded_images, "BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr(in_place, "BAND", 1000)
+    for name, number in {"KEPT": kept, "PART": 2, "LARGE_PART": kept // 8, "LARGE_KERNELS": 100}.items():
+        monkeypatch.setattr(winograd, f"_{name}", number)
+    monkeypatch.setattr(winograd, "_FEW_IMAGES", 100)
+    weights, attributes, least, _ = CASES[case]
+    monkeypatch.setitem(CASES, case, (weights, attributes | {"method": "winograd"}, 0, 0))
+    Recordings(monkeypatch)  # compares programs with recorded ones
+    for batch, more in zip(rng.integers(1, 9, 5), rng.integers(0, 9, 5), strict=True):
+        step(team, rng, "conv", case, int(batch), [least + int(more)] * (len(weights) - 2))
 
 
 def test_the_same_call_gives_the_same_bits(rng):
