@@ -244,17 +244,20 @@ def test_instructions_run_for_several_blocks(case, name, size, threads, three_th
 
 
 @pytest.mark.parametrize(
-    ("images", "size", "dilation", "threads"), [(3, 33, 1, 3), (3, 33, 2, 3), (3, 33, 4, 3), (5, 25, 1, 2)]
+    ("images", "channels", "size", "dilation", "threads"),
+    [(3, 512, 33, 1, 3), (3, 512, 33, 2, 3), (3, 512, 33, 4, 3), (5, 512, 25, 1, 2), (4, 1024, 16, 1, 16)],
 )
 @pytest.mark.parametrize("sums", ["forward", "input_gradient"])
-def test_threads_share_each_image_of_large_kernels(sums, images, size, dilation, threads, three_threads):
-    """With images of their own they would need more memory than a thread keeps: new memory in each call."""
+def test_threads_share_the_memory_for_large_kernels(
+    sums, images, channels, size, dilation, threads, three_threads
+):
+    """With images or kernels of their own they would need more than a thread keeps: new memory each time."""
     three_threads(np.zeros(1))
     pytest.importorskip("torch", reason="as three_threads").set_num_threads(threads)
     options = {"pads": dilation, "dilations": dilation}
-    geometry = conv_geometry("conv", (images, 512, size, size), (512, 512, 3, 3), **PLAIN | options)
-    shapes = {"x": geometry.input_shape, "w": geometry.weight_shape}
-    layouts = {name: (shape, row_major(shape)) for name, shape in shapes.items()}
+    shapes = (images, channels, size, size), (channels, channels, 3, 3)
+    geometry = conv_geometry("conv", *shapes, **PLAIN | options)
+    layouts = {name: (shape, row_major(shape)) for name, shape in zip("xw", shapes, strict=True)}
     recorder = Recorder(of_type(three_threads(np.zeros(1))), layouts, np.dtype("float32"))
     x, w = map(recorder.input, layouts)
     result = getattr(METHODS["winograd"], sums)(recorder, geometry, x, w, None)

@@ -398,7 +398,10 @@ class _WeightGradient(NamedTuple):
 def _parts_of_kernels(engine: Engine, g: ConvGeometry, made: int, taken: int) -> list[slice]:
     """Kernels that are transformed together."""
     size = 4 * points_of_kernels(g) * taken
-    return engine.bands(made, size, _PART, 4 * _LARGE_PART if _are_too_large(g) else 0)
+    if not _are_too_large(g):
+        return engine.bands(made, size, _PART)
+    # memory for one part, not for a part of each thread
+    return InTurn(engine.bands(made, size, _PART, 4 * _LARGE_PART))
 
 
 def _are_too_large(g: ConvGeometry) -> bool:
