@@ -192,7 +192,7 @@ def _usual_call(
         return None
     # a negative number ignores nothing: a label of that number takes the way with masks
     can_ignore = ignore_index is not None and (type(ignore_index) is not int or ignore_index >= 0)
-    if len(shape) < 2 or label.shape != (shape[0], *shape[2:]) or can_ignore:
+    if len(shape) < 2 or label.shape != _samples_of(shape) or can_ignore:
         return None
     if label.min() < 0 or label.max() >= shape[1]:
         return None
@@ -200,6 +200,17 @@ def _usual_call(
     call = _CrossEntropy(operator, computation, X, None, reduction, smoothing)
     call.take_numbers(label)
     return call
+
+
+def _samples_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of logits without the classes."""
+    return shape[:1] + shape[2:] if len(shape) > 1 else ()
+
+
+def _rows_of(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """The shape of logits as (N, C, rest)."""
+    batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
+    return batch, classes, math.prod(shape[2:])
 
 
 def _is_usual_cotangent(engine: Engine, dY: Any, X: Any, loss_shape: tuple[int, ...]) -> bool:
@@ -227,8 +238,8 @@ def _checked_call(
     shape = tuple(X.shape)
     if not shape or shape[1 if len(shape) > 1 else 0] == 0:
         raise ValueError(f"{operator}: X has shape {shape}, expected (N, C, ...) or (C,) with C at least 1")
-    samples = shape[:1] + shape[2:] if len(shape) > 1 else ()
-    check_shape(operator, "weights", weights, "C", (shape[1 if len(shape) > 1 else 0],))
+    samples, (_, classes, _) = _samples_of(shape), _rows_of(shape)
+    check_shape(operator, "weights", weights, "C", (classes,))
     words, fitting = ("X's without the classes", samples) if by_number else ("the shape of X", shape)
     check_shape(operator, "labels", labels, f"{words}, for labels of dtype {labels.dtype}", fitting)
     loss_shape = samples if reduction == "none" else ()
@@ -259,10 +270,8 @@ class _CrossEntropy:
         self.operator, self.computation, self.reduction = operator, computation, reduction
         self.engine, self.xp = computation.engine, computation.xp
         self.shape = shape = tuple(X.shape)
-        samples = shape[:1] + shape[2:] if len(shape) > 1 else ()
-        batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
-        self.rows = batch, classes, math.prod(shape[2:])
-        self.loss_shape = samples if reduction == "none" else ()
+        self.rows = _, classes, _ = _rows_of(shape)
+        self.loss_shape = _samples_of(shape) if reduction == "none" else ()
         self.x = computation.reshape(computation.lift(X), self.rows)
         self.weight = None
         if weights is not None:

@@ -525,10 +525,8 @@ def _row_arguments(
         elif array is not None:
             numbers = array.reshape(-1)
             arrays.append(numbers if _is_plain(numbers) else numbers.copy())
-    if formula.each_output is not None and replaced is None:
-        arrays.append(results[formula.each_output].reshape(-1))
-    arrays += [results[name].reshape(-1) for name in formula.outputs if name != formula.each_output]
-    return arrays
+    targets = _elements_first(formula, results)
+    return arrays + [target.reshape(-1) for target in (targets if replaced is None else targets[1:])]
 
 
 def _row_blocks(
