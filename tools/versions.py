@@ -58,10 +58,12 @@ ROWS: tuple[Mapping[str, str], ...] = (
     {"python": "3.11", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.9.2"},
     {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.10.0"},
     {"python": "3.13", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.10.2"},
+    {"python": "3.13", "numpy": "2.5.5", "llvmlite": "0.50.0", "jax": "0.12.0.1"},
     {"python": "3.14", "numpy": "2.5.5", "llvmlite": "0.50.0", "jax": "0.12.0.1"},
     {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "torch": "2.12.1"},
     {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "torch": "2.13.0"},
     {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "torch": "2.14.1"},
+    {"python": "3.13", "numpy": "2.5.5", "llvmlite": "0.50.0", "torch": "2.14.1"},
 )
 
 
@@ -136,16 +138,21 @@ def _rows_as_table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {entry['result']} |"
 
 
-def keep(path: Path, mark: str, rows: Any, lines: Iterator[str]) -> None:
-    """Write the results with machine and date, and their table between the page's marks of this name."""
-    cpu, date = read_cpu(), f"{datetime.now(UTC):%B %Y}"
-    machine = f"{cpu.name}, {cpu.cores} cores"
-    stored = {"machine": machine, "date": date, "rows": rows}
+def machine() -> str:
+    """The CPU's name and how many cores there are."""
+    cpu = read_cpu()
+    return f"{cpu.name}, {cpu.cores} cores"
+
+
+def keep(path: Path, mark: str, rows: Any, lines: Iterator[str], machines: Sequence[str] = ()) -> None:
+    """Write the results, and their table between the page's marks of this name, with date and machines."""
+    date, here = f"{datetime.now(UTC):%B %Y}", machine()
+    stored = {"machine": here, "date": date, "rows": rows}
     path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     before, rest = PAGE.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(end)
-    text = "\n".join([begin, *lines, "", f"Measured on {machine}, {date}.", end])
+    text = "\n".join([begin, *lines, "", f"Measured on {', and on '.join(machines or [here])}, {date}.", end])
     PAGE.write_text(before + text + after, encoding="utf-8")
     message(f"wrote {PAGE.relative_to(ROOT)}")
 
@@ -176,12 +183,13 @@ def main() -> int:
             if found is None:
                 message(f"no Python {row['python']} here")
             else:
-                known[json.dumps(row)] = {"row": dict(row), **found}
+                known[json.dumps(row)] = {"row": dict(row), "machine": machine(), **found}
     results = [known[json.dumps(row)] for row in ROWS if json.dumps(row) in known]
     cells = [[*(e["row"].get(name, "-") for name in COLUMNS), e["result"]] for e in results]
     table("Versions", [*COLUMNS, "result"], cells)
     if args.write:
-        keep(RESULTS, "versions", results, _rows_as_table(results))
+        machines = [*dict.fromkeys(entry["machine"] for entry in results)]
+        keep(RESULTS, "versions", results, _rows_as_table(results), machines)
     return int(any("failed" in e["result"] or "error" in e["result"] for e in results))
 
 
