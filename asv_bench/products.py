@@ -10,6 +10,7 @@ a loop have many rows, with factors by rows or by columns (turned).
 """
 
 import argparse
+from collections.abc import Iterable
 from functools import partial
 from statistics import median
 
@@ -91,6 +92,14 @@ def table(dtypes, seconds):
             yield f"| {size[0]} x {size[1]} x {size[2]}, {name}{torn} | {' | '.join(cells)} | {share:.2f} |"
 
 
+def _printed(lines: Iterable[str]) -> list[str]:
+    kept = []
+    for line in lines:
+        print(line, flush=True)
+        kept.append(line)
+    return kept
+
+
 def main():
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -103,11 +112,7 @@ def main():
     torch.set_num_threads(1)
     cpu = read_cpu().label
     print(f"One thread of {cpu}; NumPy {np.__version__}, PyTorch {torch.__version__}.\n")
-    lines = []
-    with in_one_thread():
-        for line in table([given.dtype] if given.dtype else DTYPES, given.seconds):
-            print(line, flush=True)
-            lines.append(line)
+    lines = in_one_thread(_printed, table([given.dtype] if given.dtype else DTYPES, given.seconds))
     if given.write:
         head = f"One thread of {cpu}; NumPy {np.__version__}, PyTorch {torch.__version__}. GFLOP/s."
         write_between(machine_page(cpu), MARK, "\n".join([head, "", *lines]))

@@ -25,8 +25,14 @@ class Pool:
         self.threads = threads
         self.set.append(threads)
 
-    def limited(self) -> contextlib.AbstractContextManager[None]:
-        return blas._limited((self.get, self.put))
+    @contextlib.contextmanager
+    def limited(self) -> Iterator[None]:
+        limit = blas._Limit(self.get, self.put)
+        limit.begin()
+        try:
+            yield
+        finally:
+            limit.end()
 
     def __enter__(self) -> Pool:
         return self
@@ -85,11 +91,10 @@ def numpys() -> Iterator[Callable[[], int]]:
 
 
 def test_numpys_own(numpys: Callable[[], int]) -> None:
-    with blas.in_one_thread():
-        assert numpys() == 1
-        with blas.in_one_thread():
-            pass
-        assert numpys() == 1
+    def work() -> list[int]:
+        return [numpys(), blas.in_one_thread(numpys), numpys()]
+
+    assert blas.in_one_thread(work) == [1, 1, 1]
     assert numpys() == 2
 
 
@@ -108,5 +113,4 @@ def test_without_numpys_own_library_nothing_is_held_back(monkeypatch: pytest.Mon
     monkeypatch.delattr(np.linalg, "_umath_linalg")
     assert blas._numpy_threads.__wrapped__() is None
     monkeypatch.setattr(blas, "_numpy_threads", lambda: None)
-    with blas.in_one_thread():
-        pass
+    assert blas.in_one_thread(max, 1, 2) == 2

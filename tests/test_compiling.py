@@ -135,7 +135,7 @@ def test_a_kernel_shows_it(tmp_path):
     import nbformat
 
     code = (
-        "import time\nfrom xpgrad.engine.process import compile_message\nnotice._PATIENCE = 0.1\n"
+        "import time\nfrom xpgrad.engine.process import compile_message\ncompile_message._PATIENCE = 0.1\n"
         "with compile_message.compiling():\n    time.sleep(1)"
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
+import dis
+import gc
 import itertools
 import os
 import subprocess
@@ -9,12 +12,15 @@ import sys
 import textwrap
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 
-from xpgrad.engine.process import memory
+from xpgrad.engine.process import blas, garbage, memory
+from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.process.team import PoolTeam, _Others
+from xpgrad.engine.process.variables import with_value
 
 _CODE = """
     import os, random, signal, sys, threading, time
@@ -126,14 +132,19 @@ def test_an_error_of_the_caller_waits_too():
     assert len(ended) == count
 
 
-def _interrupted(function, moment):
-    """Whether the function ended before an interrupt at this opcode of team.py or a library of Python's."""
-    left = [moment]
+def _interrupted(function, moment, after=""):
+    """Whether the function ended before an interrupt at this opcode of a module that it calls.
+
+    Only opcodes whose frame has just executed one with such a beginning count.
+    """
+    left, latest = [moment], {}
 
     def follow(frame, event, _):
         frame.f_trace_opcodes = True
         if event == "opcode":
-            left[0] -= 1
+            before = latest.get(frame, "")
+            latest[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            left[0] -= before.startswith(after)
             if left[0] == 0:
                 raise KeyboardInterrupt
         return follow
@@ -148,6 +159,7 @@ def _interrupted(function, moment):
         return False
     finally:
         sys.settrace(None)
+        latest.clear()  # a frame holds what it holds
     return True
 
 
@@ -180,6 +192,85 @@ def test_an_interrupt_at_any_opcode_leaves_threads_that_work(monkeypatch):
     meeting = threading.Barrier(3)  # all threads still take work
     team.map(lambda _: meeting.wait(30), range(3))
     assert not wrong
+
+
+_SIGNALS_AFTER = "CALL"  # the opcodes after which Python handles signals, but for jumps and beginnings
+
+
+def _is_free(lock):
+    """Whether another thread could take it now."""
+    took = []
+
+    def take():
+        took.append(lock.own.acquire(blocking=False))
+        if took[0]:
+            lock.own.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return took[0]
+
+
+def test_an_interrupt_after_any_call_leaves_no_lock_taken():
+    table = Remembered()
+    for moment in itertools.count(1):
+        finished = _interrupted(lambda: table.__setitem__(1, 2), moment, _SIGNALS_AFTER)
+        assert _is_free(Remembered._writing), moment
+        if finished:
+            return
+
+
+def test_an_interrupt_after_any_call_leaves_the_threads_of_blas(monkeypatch):
+    threads, seen = [4], []
+
+    def put(number):
+        threads[0] = number
+
+    monkeypatch.setattr(blas, "_numpy_threads", lambda: (lambda: threads[0], put))
+    monkeypatch.setattr(blas, "_open", set())
+    monkeypatch.setattr(blas, "_before", [])
+
+    def work():
+        blas.in_one_thread(lambda: seen.append(threads[0]))
+
+    moment = 0
+    while not seen:  # later, Python would raise within the `try`, and not at the next opcode
+        moment += 1
+        _interrupted(work, moment, _SIGNALS_AFTER)
+        assert _is_free(blas._limits), moment
+        assert seen or (threads, blas._open) == ([4], set()), moment
+    assert seen == [1]
+
+
+def test_an_interrupt_leaves_the_garbage_collector_on(monkeypatch):
+    def disable():
+        gc.disable()
+        raise KeyboardInterrupt
+
+    switched = []
+    work = garbage.without_collections(lambda: switched.append(gc.isenabled()))
+    work()
+    assert gc.isenabled()
+    interrupted = types.SimpleNamespace(isenabled=gc.isenabled, disable=disable, enable=gc.enable)
+    monkeypatch.setattr(garbage, "gc", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert gc.isenabled()
+    assert switched == [False]
+
+
+def test_an_interrupt_after_any_call_leaves_a_context_variable():
+    variable = contextvars.ContextVar("variable", default=0)
+    seen = []
+    for moment in itertools.count(1):
+        finished = _interrupted(
+            lambda: with_value(variable, 1, lambda: seen.append(variable.get())), moment, _SIGNALS_AFTER
+        )
+        assert variable.get() == 0, moment
+        if finished:
+            break
+    assert seen[-1] == 1
 
 
 def test_a_call_inside_of_a_call_has_its_own_arena():

@@ -52,12 +52,12 @@ def test_a_child_finds_every_lock_free(lock: str) -> None:
     held, go = threading.Event(), threading.Event()
 
     def hold():
-        with lock:
+        with lock.own:
             held.set()
             go.wait()
 
     def take():
-        with lock, lock:  # its own thread may take it again
+        with lock.own, lock.own:  # its own thread may take it again
             pass
 
     thread = threading.Thread(target=hold, daemon=True)
@@ -92,7 +92,7 @@ def test_a_child_calls_kernels_though_its_parent_held_the_locks() -> None:
     held, go = threading.Event(), threading.Event()
 
     def hold():
-        with cache._lock, blas._limits, Remembered._writing:
+        with cache._lock.own, blas._limits.own, Remembered._writing.own:
             held.set()
             go.wait()
 
@@ -117,11 +117,11 @@ def test_a_handler_that_forks_in_the_middle() -> None:
     lock = LastingLock()
 
     def again():
-        with lock:
+        with lock.own:
             pass
 
-    with lock:
-        with lock:
+    with lock.own:
+        with lock.own:
             child = os.fork()
         if not child:
             again()

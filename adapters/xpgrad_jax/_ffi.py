@@ -42,7 +42,7 @@ class Registry:
         """Keep a program, and return its key: the digest of its description."""
         digest = np.frombuffer(hashlib.blake2b(description.encode(), digest_size=16).digest(), ">i8")
         key = int(digest[0]), int(digest[1])
-        with self._lock:
+        with self._lock.own:
             if key not in self._known:
                 self._known[key] = program
                 rows = len(self._tables[-1]) - 1

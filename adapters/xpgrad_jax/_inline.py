@@ -6,9 +6,8 @@ mean of a loss) are XLA's operations, which it fuses with others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,24 +16,23 @@ import numpy as np
 import xpgrad
 from xpgrad._operators.for_adapters import write_parts
 from xpgrad.engine import Formula, RowFormula
+from xpgrad.engine.process.variables import with_value
 from xpgrad.engine.programs.foreign import ForeignMachine
 from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad_jax import _ffi, _partitioning
 from xpgrad_jax._partitioning import Axes, Labels, Shape
 from xpgrad_jax._scan import ScanEngine, inlined
 
+_Result = TypeVar("_Result")
+
 foreign_machine = ForeignMachine()
 """Records programs for XLA."""
 
 
-@contextmanager
-def inlining() -> Iterator[None]:
-    """Context in which kernels on JAX's arrays are lowered for a CPU's executable."""
-    token = inlined.set(ProgramEngine if _ffi.why_not() is None else None)
-    try:
-        yield
-    finally:
-        inlined.reset(token)
+def inlining(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Call the function; its kernels on JAX's arrays are lowered for a CPU's executable."""
+    engine = ProgramEngine if _ffi.why_not() is None else None
+    return with_value(inlined, engine, function, *arguments)
 
 
 class ProgramEngine(ScanEngine):

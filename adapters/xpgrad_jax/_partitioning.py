@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xpgrad._operators.kernel_description import OPEN
+from xpgrad.engine.process.variables import with_value
 from xpgrad_jax._kernel import Attributes, JaxKernel
 
 Labels = tuple[str | None, ...]
@@ -147,9 +147,8 @@ def is_splitting() -> bool:
     return bool(_splitting_among.get())
 
 
-@contextmanager
-def splitting(context: Any) -> Iterator[Any]:
-    """Set `is_splitting` for this context of a lowering rule, and yield the context for lowering.
+def splitting(context: Any, lower: Callable[[Any], Any]) -> Any:
+    """Call `lower` with the context for lowering; meanwhile `is_splitting` tells about this rule's context.
 
     JAX lowers without naming devices, and the partitioners only count them, so any devices can represent
     them. Exported text must not contain rules, which are functions of this process. In a `shard_map` arrays
@@ -166,17 +165,12 @@ def splitting(context: Any) -> Iterator[Any]:
         context = context.replace(module_context=module.replace(axis_context=axes))
     else:
         devices = ()
-    token = _splitting_among.set(devices)
-    try:
-        if any(map(has_explicit_axes, context.avals_in)):
-            # within a kernel JAX must not ask for shardings that it cannot infer; the call already has types
-            untyped = [jax.core.ShapedArray(x.shape, x.dtype) for x in context.avals_in]
-            with jax.sharding.use_abstract_mesh(_NO_MESH):
-                yield context.replace(avals_in=untyped)
-        else:
-            yield context
-    finally:
-        _splitting_among.reset(token)
+    if not any(map(has_explicit_axes, context.avals_in)):
+        return with_value(_splitting_among, devices, lower, context)
+    # within a kernel JAX must not ask for shardings that it cannot infer; the call already has types
+    untyped = [jax.core.ShapedArray(x.shape, x.dtype) for x in context.avals_in]
+    with jax.sharding.use_abstract_mesh(_NO_MESH):
+        return with_value(_splitting_among, devices, lower, context.replace(avals_in=untyped))
 
 
 def _devices_of(platform: str) -> list[Any]:

@@ -177,8 +177,7 @@ def _cpu_forward(*arrays: Any, call: BoundCall) -> list[Any]:
         made = _native(kernel.key, kernel.call, call.present, options, arrays, results)
         if made is not None:
             return made
-    with inlining():
-        return _plain_forward(*arrays, call=call)
+    return inlining(functools.partial(_plain_forward, call=call), *arrays)
 
 
 def _cpu_gradient(*arrays: Any, call: BoundCall) -> list[Any]:
@@ -194,8 +193,7 @@ def _cpu_gradient(*arrays: Any, call: BoundCall) -> list[Any]:
         if made is not None:
             by_name = dict(zip(ordered, made, strict=True))
             return [by_name[name] for name in call.wrt]
-    with inlining():
-        return _plain_gradient(*arrays, call=call)
+    return inlining(functools.partial(_plain_gradient, call=call), *arrays)
 
 
 def _shapes_of(function: Way, arrays: Sequence[Any], call: BoundCall) -> list[Any]:
@@ -269,15 +267,16 @@ def _lowering(primitive: Primitive, way: Way) -> Callable[..., Any]:
     """The rule that lowers a primitive; each of several devices computes the same with its part."""
 
     def rule(context: Any, *values: Any, call: BoundCall) -> Any:
-        run = functools.partial(way, call=call)
-        with _partitioning.splitting(context) as within:
-            axes = None
+        def lower(within: Any) -> Any:
+            run, axes = functools.partial(way, call=call), None
             if _partitioning.is_splitting() and not call.kernel.reduces(call.attributes):
                 axes = _axes(primitive, context.avals_in, context.avals_out, call)
             if axes is not None:
                 each, what = functools.partial(primitive.bind, call=call), f"{primitive} {call}"
                 run = functools.partial(_partitioning.split, each, what, axes)
             return mlir.lower_fun(run, multiple_results=True)(within, *values)
+
+        return _partitioning.splitting(context, lower)
 
     return rule
 

@@ -77,7 +77,7 @@ class OperationCall:
             rank = rest[0]
             shapes.append(tuple(rest[1 : 1 + rank]))
             rest = rest[1 + rank :]
-        with _lock:
+        with _lock.own:
             self._free_replaced()
             form = self._forms.get(key := tuple(sizes))
             if form is None:  # in this order an interrupt leaves no form that is freed and in use
@@ -171,7 +171,7 @@ def call_of(
 ) -> OperationCall:
     """The one call of a kernel with these options."""
     key = kernel, tuple(names), tuple(dtypes), repr(sorted(options.items()))
-    with _lock:
+    with _lock.own:
         if key not in _calls:
             call = _calls[key] = OperationCall(kernel, names, dtypes, options, made)
             _by_address[call.address] = call

@@ -118,8 +118,8 @@ class _ForwardOperator(_RegisteredOperator):
             # without lengths: their values are unknown, and no shape depends on them
             pairs = zip(kernel.operands, operands, strict=True)
             given = [None if name == LENGTHS else x for name, x in pairs]
-            with only_shapes():
-                shapes = [list(y.shape) for y in kernel.forward(*given, **own)]
+            outputs = only_shapes(lambda: kernel.forward(*given, **own))
+            shapes = [list(y.shape) for y in outputs]
         named = dict(zip(kernel.operands, operands, strict=True))
         return _result([kernel.empty_output(shape, named, own) for shape in shapes])
 

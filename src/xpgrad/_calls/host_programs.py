@@ -12,6 +12,7 @@ from xpgrad._calls.families import CallFamily
 from xpgrad._calls.new_sizes import Plan
 from xpgrad._calls.plans import Asked, options_key, recording_for_host
 from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.variables import with_value
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.instructions import CannotRecordError, Quantity
 from xpgrad.engine.programs.recorded import row_major
@@ -45,11 +46,8 @@ class _HostCall:
 
     def _run(self, record: Callable[..., Any]) -> list[Any]:
         """The kernel's results, with `record` in the place of the operator's call."""
-        token = recording_for_host.set(record)
-        try:
-            results = self._kernel(**self._standing, **self._options)
-        finally:
-            recording_for_host.reset(token)
+        kernel = functools.partial(self._kernel, **self._standing, **self._options)
+        results = with_value(recording_for_host, record, kernel)
         return list(results) if isinstance(results, tuple) else [results]
 
     def _found(self) -> _Call:

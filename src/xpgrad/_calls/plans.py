@@ -30,7 +30,7 @@ from xpgrad._operators.arguments import check_choice, check_cotangents, check_nu
 from xpgrad._operators.resets import has_resets, with_resets
 from xpgrad._recurrent.per_sample import PER_SAMPLE
 from xpgrad.engine import Adapter
-from xpgrad.engine.process.garbage import no_collections
+from xpgrad.engine.process.garbage import without_collections
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.programs.instructions import CannotRecordError, Quantity
 from xpgrad.engine.programs.program import Form
@@ -209,8 +209,8 @@ def planned(
         family = CallFamily(compute, form, options, own, sized, "sequence_lens" in arrays, axes)
     if known is _NEW:
         record = functools.partial(_recorded, operation, look.form, lengths.is_full, arrays, options)
-        with no_collections():
-            known = families.known.calls[key] = family.plan(family.with_lengths(layouts), record)
+        planned = without_collections(family.plan)
+        known = families.known.calls[key] = planned(family.with_lengths(layouts), record)
     if known is None:
         return compute(Asked(operator, _whole(arrays, joined)), **options)
     program, result = known

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import array_api_compat
 
@@ -20,6 +19,7 @@ from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.engine.process.memory import COMPUTED
 from xpgrad.engine.process.settings import jit_enabled, thread_count
 from xpgrad.engine.process.team import Host, forked
+from xpgrad.engine.process.variables import with_value
 from xpgrad.engine.programs.recorder import Recorder
 from xpgrad.engine.protocol import Adapter, Engine, TimeLoops
 from xpgrad.engine.standard import AdapterEngine, ShapesEngine, StandardEngine
@@ -53,6 +53,7 @@ __all__ = [
     "use_engine",
 ]
 
+_Result = TypeVar("_Result")
 _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
 _SHAPES = "shapes"  # `only_shapes` forces it; `use_engine` does not know the name
 
@@ -199,14 +200,9 @@ class use_engine:  # noqa: N801 - callers use it like a function
         _forced.reset(self._token)
 
 
-@contextmanager
-def only_shapes() -> Iterator[None]:
-    """Context in which kernels return arrays of the right shapes and dtypes, with meaningless values."""
-    token = _forced.set(_SHAPES)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
+def only_shapes(function: Callable[[], _Result]) -> _Result:
+    """Call the function; its kernels return arrays with right shapes and dtypes, but meaningless values."""
+    return with_value(_forced, _SHAPES, function)
 
 
 def describe_engines() -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from xpgrad.engine.compiled import folder
 from xpgrad.engine.compiled.folder import cache_folder
 from xpgrad.engine.process.compile_message import compiling
-from xpgrad.engine.process.garbage import no_collections
+from xpgrad.engine.process.garbage import without_collections
 from xpgrad.engine.process.locks import LastingLock
 
 _lock = LastingLock()
@@ -55,11 +55,11 @@ def load(name: str, text: str, given: Callable[[], Mapping[str, Any]] = dict) ->
     from xpgrad.engine.compiled.machine_code import linker, target
 
     stem = f"{name}_{hashlib.sha256(repr((text, target())).encode()).hexdigest()[:20]}"
-    with _lock:  # one thread at a time: before 3.12 Python's parser is not thread-safe
+    with _lock.own:  # one thread at a time: before 3.12 Python's parser is not thread-safe
         if stem not in _loaded:
             code = _kept(stem)
             if code is None:
-                with compiling(), no_collections():
+                with compiling():
                     code = _compiled(stem, text, given())
                 _keep(stem, code)
             made = linker()
@@ -72,6 +72,7 @@ def _symbol(stem: str, function: str) -> str:
     return f"xpgrad.{stem}.{function}"
 
 
+@without_collections
 def _compiled(stem: str, text: str, given: Mapping[str, Any]) -> bytes:
     """The object file of a text that uses the given names."""
     from llvmlite import ir

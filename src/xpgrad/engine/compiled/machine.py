@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -139,8 +138,9 @@ class Machine:
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads, in which each product of NumPy's has one thread."""
         todo = list(items)
-        with in_one_thread() if len(todo) > 1 else contextlib.nullcontext():
+        if len(todo) < 2:
             return self.team.map(function, todo)
+        return in_one_thread(self.team.map, function, todo)
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """Run ``part(start, stop)`` over 0 .. count, in threads if `size`, the elements, is large enough."""

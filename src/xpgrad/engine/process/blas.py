@@ -5,15 +5,16 @@ NumPy computes products that are not compiled. Its OpenBLAS would start its own 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from xpgrad.engine.process.locks import LastingLock
 
+_Result = TypeVar("_Result")
 _THREADS_NAMES = (
     "scipy_openblas_{}_num_threads64_",
     "scipy_openblas_{}_num_threads",
@@ -28,9 +29,20 @@ def symbol(library: ctypes.CDLL, name: str) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def in_one_thread() -> contextlib.AbstractContextManager[None]:
-    """Context in which each product of NumPy's uses one thread: the caller's team already runs several."""
-    return _limited(_numpy_threads())
+def in_one_thread(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Call the function; each product of NumPy's uses one thread: the caller's team already runs several.
+
+    No context manager: an interrupt (Ctrl-C) within its functions would leave NumPy one thread.
+    """
+    functions = _numpy_threads()
+    if functions is None:
+        return function(*arguments)
+    limit = _Limit(*functions)
+    try:
+        limit.begin()
+        return function(*arguments)
+    finally:
+        limit.end()
 
 
 @functools.cache
@@ -54,24 +66,28 @@ def _numpy_threads() -> tuple[Callable, Callable] | None:
 
 
 _limits = LastingLock()
-_open: list[int] = []  # for each open context, the number of threads before it
+_open: set[_Limit] = set()
+_before: list[int] = []  # the number of threads before the first of them
 
 
-@contextlib.contextmanager
-def _limited(functions: tuple[Callable, Callable] | None) -> Iterator[None]:
-    """Set one thread. OpenBLAS has one setting per process, which the last context to close restores."""
-    if functions is None:
-        yield
-        return
-    get, put = functions
-    with _limits:
-        _open.append(get())
-        if len(_open) == 1:
-            put(1)
-    try:
-        yield
-    finally:
-        with _limits:
-            before = _open.pop()
+class _Limit:
+    """One thread, by OpenBLAS's getter and setter of the process's number, which the last to end restores."""
+
+    def __init__(self, get: Callable[[], int], put: Callable[[int], Any]) -> None:
+        self._get, self._put = get, put
+
+    def begin(self) -> None:
+        with _limits.own:
             if not _open:
-                put(before)
+                _before[:] = [self._get()]
+            _open.add(self)
+            if len(_open) == 1:
+                self._put(1)
+
+    def end(self) -> None:
+        """Also after an interrupt anywhere in `begin`."""
+        with _limits.own:
+            if self in _open:
+                _open.remove(self)
+                if not _open:
+                    self._put(*_before)

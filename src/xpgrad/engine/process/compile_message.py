@@ -33,9 +33,10 @@ class _CompileMessage:
             return
         timer = threading.Timer(max(0.0, _PATIENCE - self._spent), self._tell)
         timer.daemon = True
-        started, self._running = time.monotonic(), True
-        timer.start()
+        started = time.monotonic()
         try:
+            self._running = True
+            timer.start()
             yield
         finally:
             timer.cancel()

@@ -19,7 +19,7 @@ class Remembered(dict[Any, _Value]):
     _writing = LastingLock()
 
     def __setitem__(self, key: Any, value: _Value) -> None:
-        with self._writing:
+        with self._writing.own:
             if len(self) >= self.MOST and key not in self:
                 self.pop(next(iter(self)), None)
             super().__setitem__(key, value)
