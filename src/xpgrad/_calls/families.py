@@ -83,12 +83,11 @@ class CallFamily(NamedTuple):
     def _of_steps(self, shared: SharedSteps, record: _Record) -> Plan | None:
         """The plan of calls with several T."""
         key = self._key(shared.kind, shared.sizes)
-        plan = known.programs.pop(key, _NEW)
+        plan = known.programs.renewed(key, _NEW)
         if plan is _NEW:
             plan = self._of_sizes(shared, record and self._for_steps(record, shared))
-            if plan is None and record is None:
-                return None
-        known.programs[key] = plan  # the newest one now
+            if plan is not None or record is not None:
+                known.programs[key] = plan
         return plan
 
     def _for_steps(self, record: Callable[..., Plan | None], shared: SharedSteps) -> _Record:

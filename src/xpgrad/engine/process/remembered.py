@@ -24,12 +24,20 @@ class Remembered(dict[Any, _Value]):
                 self.pop(next(iter(self)), None)
             super().__setitem__(key, value)
 
+    def renewed(self, key: Any, default: Any) -> Any:
+        """The value of the key, which is the newest entry now, or the default."""
+        with self._writing.own:
+            value = self.pop(key, _NONE)
+            if value is _NONE:
+                return default
+            super().__setitem__(key, value)
+        return value
+
     def again(self, key: Any, make: Callable[[], _Value]) -> _Value:
         """The value of the key, made if there is none; it is the newest entry now."""
-        value = self.pop(key, _NONE)
+        value = self.renewed(key, _NONE)
         if value is _NONE:
-            value = make()
-        self[key] = value
+            value = self[key] = make()
         return value
 
 
