@@ -28,7 +28,7 @@ LONG_FILES = {
     "machines, processes and files": [
         "test_adapters", "test_ahead", "test_blas_threads", "test_cache_folder", "test_compile_cache",
         "test_compiling", "test_core", "test_interrupts", "test_jax_devices", "test_jax_export",
-        "test_machines", "test_options", "test_torch_private",
+        "test_machines", "test_options", "test_packed_applications", "test_torch_private",
     ],
     "every digit of scalar functions": ["test_scalar_functions"],
     "the tests of our own tools": ["test_testing"],

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.process.settings import schedulable_cores, wants_jit
+from xpgrad.engine.process.settings import has_sources, schedulable_cores, wants_jit
 
 from . import options
 from .console import paragraph, table
@@ -188,6 +188,11 @@ def _llvmlite(report: InfoReport) -> Hint | None:
         return Hint(
             "llvmlite is not installed: the formulas run in NumPy, block by block, instead of compiled",
             "pip install llvmlite",
+        )
+    if not has_sources():
+        return Hint(
+            "xpgrad's source files are missing: formulas run in NumPy, block by block, instead of compiled",
+            "pack the .py files of xpgrad and its adapters, as our hook for PyInstaller does",
         )
     if (word := report.variables.get("XPGRAD_JIT", "")) and not wants_jit(word):
         return Hint(

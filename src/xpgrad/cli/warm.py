@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _problem() -> str | None:
     """Why nothing can be compiled, or None."""
-    from xpgrad.engine.process.settings import jit_enabled
+    from xpgrad.engine.process.settings import has_sources, jit_enabled
 
     if jit_enabled():
         from xpgrad.engine.compiled.folder import cache_folder, place
@@ -86,6 +86,8 @@ def _problem() -> str | None:
         return problem and f"nothing can be kept in {cache_folder()} ({problem}). {mend}"
     if os.environ.get("XPGRAD_JIT") == "0":
         return "XPGRAD_JIT=0 turns compiling off"
+    if not has_sources():
+        return "xpgrad's source files are missing, so nothing is compiled"
     return "llvmlite is not installed, so nothing is compiled; the extra 'fast' brings it"
 
 

@@ -227,7 +227,7 @@ def describe_engines() -> dict[str, str]:
 
         how = f"formulas compiled by llvmlite {llvmlite.__version__}, {described()}"
     else:
-        how = "formulas in cache-sized blocks, without llvmlite"
+        how = "formulas in cache-sized blocks, not compiled"
     lines = {
         "standard": "pure array API, any namespace",
         "numpy": f"NumPy arrays: {how}; {threads} threads",

@@ -15,7 +15,7 @@ _WORDS = {
 
 
 def jit_enabled() -> bool:
-    """Whether formulas are compiled: llvmlite is installed, and ``XPGRAD_JIT`` allows it."""
+    """Whether formulas are compiled: ``XPGRAD_JIT`` allows it, llvmlite and our source files are there."""
     return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _has_compiler()
 
 
@@ -29,7 +29,12 @@ def wants_jit(word: str) -> bool:
 
 @functools.cache
 def _has_compiler() -> bool:
-    return importlib.util.find_spec("llvmlite") is not None
+    return has_sources() and importlib.util.find_spec("llvmlite") is not None
+
+
+def has_sources() -> bool:
+    """Whether our modules are source files, which the compiler reads: not in some packed applications."""
+    return Path(__file__).suffix == ".py" and Path(__file__).is_file()
 
 
 def thread_count() -> int:
