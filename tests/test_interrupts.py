@@ -17,6 +17,7 @@ import types
 import numpy as np
 import pytest
 
+from free_locks import is_free
 from xpgrad.engine.process import blas, garbage, memory
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.process.team import PoolTeam, _Others
@@ -197,26 +198,11 @@ def test_an_interrupt_at_any_opcode_leaves_threads_that_work(monkeypatch):
 _SIGNALS_AFTER = "CALL"  # the opcodes after which Python handles signals, but for jumps and beginnings
 
 
-def _is_free(lock):
-    """Whether another thread could take it now."""
-    took = []
-
-    def take():
-        took.append(lock.own.acquire(blocking=False))
-        if took[0]:
-            lock.own.release()
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
-    return took[0]
-
-
 def test_an_interrupt_after_any_call_leaves_no_lock_taken():
     table = Remembered()
     for moment in itertools.count(1):
         finished = _interrupted(lambda: table.__setitem__(1, 2), moment, _SIGNALS_AFTER)
-        assert _is_free(Remembered._writing), moment
+        assert is_free(Remembered._writing), moment
         if finished:
             return
 
@@ -238,7 +224,7 @@ def test_an_interrupt_after_any_call_leaves_the_threads_of_blas(monkeypatch):
     while not seen:  # later, Python would raise within the `try`, and not at the next opcode
         moment += 1
         _interrupted(work, moment, _SIGNALS_AFTER)
-        assert _is_free(blas._limits), moment
+        assert is_free(blas._limits), moment
         assert seen or (threads, blas._open) == ([4], set()), moment
     assert seen == [1]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from free_locks import is_free
 from xpgrad.engine.process.remembered import Remembered
 
 
@@ -24,17 +25,7 @@ class _Key:
     """A key that other threads meet only while its own thread holds the tables' lock."""
 
     def __hash__(self) -> int:
-        free: list[bool] = []
-
-        def take() -> None:
-            free.append(Remembered._writing.own.acquire(blocking=False))
-            if free[0]:
-                Remembered._writing.own.release()
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        thread.join()
-        assert free == [False], "a step with the table while other threads may change it"
+        assert not is_free(Remembered._writing), "a step with the table while other threads may change it"
         return 1
 
 

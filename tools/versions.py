@@ -146,13 +146,13 @@ def machine() -> str:
 
 def keep(path: Path, mark: str, rows: Any, lines: Iterator[str], machines: Sequence[str] = ()) -> None:
     """Write the results, and their table between the page's marks of this name, with date and machines."""
-    date, here = f"{datetime.now(UTC):%B %Y}", machine()
-    stored = {"machine": here, "date": date, "rows": rows}
+    date, where = f"{datetime.now(UTC):%B %Y}", ", and on ".join(machines or [machine()])
+    stored = {"machine": where, "date": date, "rows": rows}
     path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     before, rest = PAGE.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(end)
-    text = "\n".join([begin, *lines, "", f"Measured on {', and on '.join(machines or [here])}, {date}.", end])
+    text = "\n".join([begin, *lines, "", f"Measured on {where}, {date}.", end])
     PAGE.write_text(before + text + after, encoding="utf-8")
     message(f"wrote {PAGE.relative_to(ROOT)}")
 

@@ -209,8 +209,8 @@ def planned(
         family = CallFamily(compute, form, options, own, sized, "sequence_lens" in arrays, axes)
     if known is _NEW:
         record = functools.partial(_recorded, operation, look.form, lengths.is_full, arrays, options)
-        planned = without_collections(family.plan)
-        known = families.known.calls[key] = planned(family.with_lengths(layouts), record)
+        plan = without_collections(family.plan)
+        known = families.known.calls[key] = plan(family.with_lengths(layouts), record)
     if known is None:
         return compute(Asked(operator, _whole(arrays, joined)), **options)
     program, result = known

@@ -123,7 +123,7 @@ class Winograd(Method):
         sums = WindowSums.of_forward(g)
         gradient = _WeightGradient(engine, g, images, scheme_of(g), sums, dY, X)
         parts = _parts_of_kernels(engine, g, g.outputs, g.channels)
-        if len(parts) > 1 and _take_parts(g, sums):
+        if _take_parts(parts, g, sums):
             blocks = _blocks_of_parts(engine, g, sums)
             (dW,) = engine.accumulate(partial(gradient.in_parts, parts), blocks, prod(g.weight_shape))
         else:
@@ -182,7 +182,7 @@ def _convolved(
     outputs, channels = kernels.W.shape[:2]
     made, taken = (channels, outputs) if kernels.backwards else (outputs, channels)
     parts = _parts_of_kernels(engine, g, made, taken)
-    in_parts = len(parts) > 1 and _take_parts(g, sums)
+    in_parts = _take_parts(parts, g, sums)
     blocks = _blocks_of_parts(engine, g, sums) if in_parts else _large_blocks(engine, g, sums)
     if not in_parts:
         with kernels.at_points(slice(0, made)) as U:
@@ -409,9 +409,9 @@ def _are_too_large(g: ConvGeometry) -> bool:
     return elements_of_kernels(g) > _KEPT
 
 
-def _take_parts(g: ConvGeometry, sums: WindowSums) -> bool:
+def _take_parts(parts: Sequence[slice], g: ConvGeometry, sums: WindowSums) -> bool:
     """Whether kernels come in parts: all windows stay in a cache, or all kernels do not fit into memory."""
-    return _are_too_large(g) or g.batch * sums.elements <= _FEW_IMAGES
+    return len(parts) > 1 and (_are_too_large(g) or g.batch * sums.elements <= _FEW_IMAGES)
 
 
 def _blocks_of_parts(engine: Engine, g: ConvGeometry, sums: WindowSums) -> Sequence[Part]:

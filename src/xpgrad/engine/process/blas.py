@@ -77,6 +77,7 @@ class _Limit:
         self._get, self._put = get, put
 
     def begin(self) -> None:
+        """In this order an interrupt leaves nothing that `end` does not undo."""
         with _limits.own:
             if not _open:
                 _before[:] = [self._get()]
@@ -85,7 +86,6 @@ class _Limit:
                 self._put(1)
 
     def end(self) -> None:
-        """Also after an interrupt anywhere in `begin`."""
         with _limits.own:
             if self in _open:
                 _open.remove(self)

@@ -17,9 +17,6 @@ def with_value(
     No context manager: an interrupt (Ctrl-C) within its functions would leave the variable set. What the
     function itself sets is gone at its end, too.
     """
-
-    def run() -> _Result:
-        variable.set(value)
-        return function(*arguments)
-
-    return contextvars.copy_context().run(run)
+    context = contextvars.copy_context()
+    context.run(variable.set, value)
+    return context.run(function, *arguments)

@@ -118,11 +118,9 @@ def host_functions(name: str, module: ModuleType, signatures: Mapping[str, str])
 
 def why_no_host(register: Callable[[], None]) -> str | None:
     """Why a host cannot call programs now; None if it can. The first call registers them with the host."""
-    return (
-        _failure_of(register)
-        if jit_enabled()
-        else "llvmlite or our source files are missing, or XPGRAD_JIT is 0"
-    )
+    if not jit_enabled():
+        return "llvmlite or our source files are missing, or XPGRAD_JIT is 0"
+    return _failure_of(register)
 
 
 @functools.cache
