@@ -153,6 +153,8 @@ def _interrupted(function, moment, after=""):
     def enter(frame, *_):
         return None if frame.f_code.co_filename == __file__ else follow(frame, "call", None)
 
+    was = gc.isenabled()
+    gc.disable()  # a collection would call functions of JAX, which the interrupt would hit
     sys.settrace(enter)
     try:
         function()
@@ -161,6 +163,8 @@ def _interrupted(function, moment, after=""):
     finally:
         sys.settrace(None)
         latest.clear()  # a frame holds what it holds
+        if was:
+            gc.enable()
     return True
 
 
