@@ -91,7 +91,7 @@ class ConvGeometry:
         """Every position in the kernel, in row-major order."""
         return list(itertools.product(*(range(k) for k in self.kernel)))
 
-    @property
+    @cached_property
     def multiplications(self) -> int:
         """Multiplications of the direct sum, equal for the forward and the two gradients."""
         return prod(self.output_shape) * (self.channels // self.group) * prod(self.kernel)

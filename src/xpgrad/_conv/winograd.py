@@ -224,12 +224,12 @@ def _products(engine: Engine, sums: WindowSums, U: list[Any], V: Any, M: Any) ->
     parts = [slice(each * low, each * high) for low, high in itertools.pairwise(ends)]
 
     def some(part: slice, target: Any) -> Any:
-        total, first = None, part.start // each
+        total, columns = None, part.stop - part.start
         for k, kernels in enumerate(U):
-            at = each * (first + k - begin)
-            if at < 0 or at + part.stop - part.start > V.shape[2]:
+            at = part.start + each * (k - begin)
+            if at < 0 or at + columns > V.shape[2]:
                 continue
-            windows = V[:, :, at : at + part.stop - part.start]
+            windows = V[:, :, at : at + columns]
             if total is None:
                 total = engine.product(kernels, windows, target)
             else:

@@ -100,6 +100,12 @@ smaller, larger = of_numbers(min), of_numbers(max)
 """The smaller and the larger one of some numbers, without a condition."""
 
 
+@of_numbers
+def rounded_up(number: int, unit: int) -> int:
+    """The least multiple of the unit that is not smaller than the number."""
+    return -(-number // unit) * unit
+
+
 def is_symbol(operand: Any) -> bool:
     """Whether the operand has other values for other sizes."""
     return operand.__class__ is SizeSymbol

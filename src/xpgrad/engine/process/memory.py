@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from xpgrad.engine.process import guard
-from xpgrad.engine.symbols import of_numbers
+from xpgrad.engine.symbols import of_numbers, rounded_up
 
 LINE = 64
 """The number of bytes of a cache line."""
@@ -87,7 +87,7 @@ def take_arena(size: int) -> Arena:
     # Smaller ones are dropped: the new one serves their calls too. What is larger than a thread keeps would
     # be new in each call.
     memory = np.empty(max(least, min(_rounded(least), _KEPT + LINE)), dtype=np.uint8)
-    return memory, -(-address_of(memory) // LINE) * LINE
+    return memory, rounded_up(address_of(memory), LINE)
 
 
 def _rounded(size: int) -> int:
@@ -142,7 +142,7 @@ class Workspaces(NamedTuple):
     @property
     def stride(self) -> int:
         """Bytes from one part's memory to the next: whole cache lines, and a red zone if there is a guard."""
-        return -(-self.bytes // LINE) * LINE + (guard.RED if guard.on else 0)
+        return rounded_up(self.bytes, LINE) + (guard.RED if guard.on else 0)
 
     @property
     def total(self) -> int:

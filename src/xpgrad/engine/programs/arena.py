@@ -10,7 +10,7 @@ from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import LINE
 from xpgrad.engine.programs.instructions import Block
 from xpgrad.engine.programs.shares import Share
-from xpgrad.engine.symbols import larger, value_of
+from xpgrad.engine.symbols import larger, rounded_up, value_of
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.program import Draft
@@ -77,7 +77,7 @@ def _first_fit(
                 end = next(together[-1] for together in side_by_side if life.first in together)
                 in_use += _joined(of_share, end)  # its thread may be anywhere in its instructions
             share, of_share = life.share, []
-        size, begin = -(-block.size * itemsize // LINE) * LINE + (2 * guard.RED if guard.on else 0), 0
+        size, begin = rounded_up(block.size * itemsize, LINE) + (2 * guard.RED if guard.on else 0), 0
         recorded = value_of(size)
         for place in sorted(in_use, key=_first_byte):
             if begin + recorded <= place.begin:

@@ -20,6 +20,7 @@ from xpgrad.engine.process.memory import LINE
 from xpgrad.engine.programs.code import ProgramCode
 from xpgrad.engine.programs.instructions import Address, Block, RunTimeLoop
 from xpgrad.engine.programs.schedule import Schedule
+from xpgrad.engine.symbols import rounded_up
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.program import Draft
@@ -137,7 +138,7 @@ def _zones_of(block: Block, itemsize: int) -> list[tuple[Block, int, int]]:
     """The red zones before, within and after a block."""
     size = block.size * itemsize
     inside = [(block, *zone) for zone in block.zones]
-    return [(block, -RED, 0), *inside, (block, size, -(-size // LINE) * LINE + RED)]
+    return [(block, -RED, 0), *inside, (block, size, rounded_up(size, LINE) + RED)]
 
 
 def _limits(code: ProgramCode) -> list[records.QuantityLimit]:

@@ -45,7 +45,7 @@ class Block:
     @classmethod
     def of_workspaces(cls, workspaces: Workspaces, itemsize: int) -> Block:
         """Memory for the parts of some work."""
-        block = cls(-(-workspaces.total // itemsize))
+        block = cls(workspaces.total // itemsize)  # whole cache lines
         block.zones = [*workspaces.zones()]
         return block
 

@@ -150,7 +150,7 @@ class RecordedArithmetic:
             return False
         steps = [(*[0] * (target.ndim - x.ndim), *x.strides[:-2]) for x in (target, a, b)]
         sizes, own_steps = merged(lead, steps)
-        matrices = [x[(*[0] * (x.ndim - 2), ...)] for x in (target, a, b)]
+        matrices = [x.view(x.offset, x.sizes[-2:], x.strides[-2:]) for x in (target, a, b)]
         strides = [real_strides(x) for x in matrices]
         if len(sizes) != 1 or any(1 not in own for own in strides) or strides[0][1] != 1:
             return False

@@ -25,7 +25,7 @@ from xpgrad.engine.compiled.records import Factor, ProductRecord, Products, flat
 from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned, name_of
 from xpgrad.engine.process.team import Team, integers
-from xpgrad.engine.symbols import larger, of_numbers, smaller
+from xpgrad.engine.symbols import of_numbers, rounded_up
 
 _INNER = 256  # elements of a block of a sum, at most
 ROWS, PACKED_ROWS = 32, 64
@@ -106,7 +106,7 @@ class Functions(NamedTuple):
 
     def padded(self, columns: int) -> int:
         """How many columns a packed matrix has."""
-        return -(-columns // self.lanes) * self.lanes
+        return rounded_up(columns, self.lanes)
 
     def panels(self, shape: Sequence[int]) -> int:
         """How many elements a packed matrix has, or a stack of them."""
@@ -175,23 +175,32 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     functions = compiled_products(dtype)
     m, n, k = sizes
     parts, by_rows = 1, True
-    if (threads := sharing.product_threads(m * n * k, threads, grain)) > 1:
+    if threads > 1 and (threads := sharing.product_threads(m * n * k, threads, grain)) > 1:
         by_rows = m >= n or (m >= _MANY_ROWS * threads and m * _WIDE >= n)
         parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
     itemsize = np.dtype(dtype).itemsize
-    # of B as much as leaves a second-level cache room for A: it is read again for each part of B
-    fitting = 3 * settings.second_level_cache() // 8 // (largest_block(k) * itemsize)
-    columns = smaller(fitting // functions.width * functions.width, functions.padded(n))
-    gaps = PACKED_ROWS // functions.height - 1  # between groups of rows
-    packed = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
-    turned = itemsize * (largest_block(k) + 2 * STRIP) * _turned_rows(m, n, functions.width)
-    return ProductPlan(functions, parts, by_rows, columns, larger(packed, turned))
+    columns = _columns_packed(functions.padded(n), k, functions.width, itemsize)
+    size = _bytes(m, n, k, columns, functions.height, functions.width, itemsize)
+    return ProductPlan(functions, parts, by_rows, columns, size)
 
 
 @of_numbers
-def _turned_rows(m: int, n: int, width: int) -> int:
-    """The most rows of A, in whole panels, in a product that is computed as its transpose."""
-    return width * (FEW_PANELS if m > width and n > WIDE * width else 1)
+def _columns_packed(n: int, k: int, width: int, itemsize: int) -> int:
+    """How many columns of B are packed at a time.
+
+    They leave a second-level cache room for A, which is read again for each part of B.
+    """
+    fitting = 3 * settings.second_level_cache() // 8 // (largest_block(k) * itemsize)
+    return min(fitting // width * width, n)
+
+
+@of_numbers
+def _bytes(m: int, n: int, k: int, columns: int, height: int, width: int, itemsize: int) -> int:
+    """The memory of a part of a product, which may be computed as its transpose."""
+    gaps = PACKED_ROWS // height - 1  # between groups of rows
+    packed = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
+    turned_rows = width * (FEW_PANELS if m > width and n > WIDE * width else 1)  # the most rows of A
+    return max(packed, itemsize * (largest_block(k) + 2 * STRIP) * turned_rows)
 
 
 def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
