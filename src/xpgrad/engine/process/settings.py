@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 _WORDS = {
     **dict.fromkeys(("", "1", "true", "yes", "on"), True),
@@ -16,7 +17,21 @@ _WORDS = {
 
 def jit_enabled() -> bool:
     """Whether formulas are compiled: ``XPGRAD_JIT`` allows it, llvmlite and our source files are there."""
-    return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _has_compiler()
+    return (_is_missing(_JIT) or wants_jit(os.environ.get("XPGRAD_JIT", ""))) and _has_compiler()
+
+
+# as `os.environ` keeps it: bytes, or text on Windows
+_JIT = getattr(os.environ, "encodekey", str)("XPGRAD_JIT")
+
+
+def _is_missing(key: Any) -> bool:
+    """Whether there is certainly no such environment variable.
+
+    For a missing one `os.environ` raises an exception and catches it. Each kernel looks, and one on arrays
+    larger than the caches finds Python's own memory evicted: then it took 15 of the kernel's 140 microseconds.
+    """
+    stored = getattr(os.environ, "_data", None)
+    return stored is not None and key not in stored
 
 
 def wants_jit(word: str) -> bool:
