@@ -1,6 +1,8 @@
 """Per-sample gradients by other libraries: PyTorch's ExpandedWeights, and Opacus' private training."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -365,6 +367,21 @@ def test_opacus_takes_frozen_weights_evaluation_and_other_parameters(opacus):
     with_more.scale = nn.Parameter(torch.ones(4))  # whoever adds it uses it: the hooks stay Opacus'
     assert wrapped(opacus, with_more, "hooks")._module._forward_hooks
     assert not with_more._forward_pre_hooks
+
+
+@QUIET
+def test_opacus_runs_a_module_in_two_threads_at_once(opacus):
+    module = xpgrad_torch.LSTM(3, 4, batch_first=True)
+    hooked, X, both = wrapped(opacus, module, "hooks").eval(), torch.randn(SEQUENCES), threading.Barrier(2)
+    expected = hooked(X)[0]
+
+    def meet(module, inputs):
+        both.wait(60)
+
+    module.register_forward_pre_hook(meet)  # after Opacus' hooks and ours have begun
+    with ThreadPoolExecutor(2) as pool:
+        for output in pool.map(lambda x: hooked(x)[0], [X, X]):
+            torch.testing.assert_close(output, expected, rtol=0, atol=0)
 
 
 @QUIET

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 collecting: ContextVar[Samples | None] = ContextVar("xpgrad_samples", default=None)
 """The samples' gradients that the running module needs; None without Opacus."""
+_around: ContextVar[tuple[Samples | None, ...]] = ContextVar("xpgrad_samples_around", default=())
+"""The same for the modules around it, the outermost first. A token would be an error in another thread."""
 
 
 def holder(option: str) -> str:
@@ -82,7 +84,7 @@ class _OpacusWatch(RemovableHandle):
 
     def __init__(self, module: Any, owner: Any) -> None:
         super().__init__(OrderedDict())
-        self._owner, self._tokens = owner, list[Any]()
+        self._owner = owner
         self._handles = [
             nn.Module.register_forward_pre_hook(module, self._begin),
             nn.Module.register_forward_hook(module, self._end, always_call=True),
@@ -97,11 +99,14 @@ class _OpacusWatch(RemovableHandle):
         trained = [p for p in module.parameters() if p.requires_grad]
         wanted = trained and module.training and torch.is_grad_enabled() and self._owner.hooks_enabled
         samples = Samples(type(module).__name__, self._owner, trained) if wanted else None
-        self._tokens.append(collecting.set(samples))
+        _around.set((*_around.get(), collecting.get()))
+        collecting.set(samples)
 
     def _end(self, module: nn.Module, inputs: Any, output: Any) -> None:
         samples = collecting.get()
-        collecting.reset(self._tokens.pop())
+        *around, before = _around.get()
+        _around.set(tuple(around))
+        collecting.set(before)
         if samples is not None and output is not None:
             samples.check()
 

@@ -27,8 +27,8 @@ _JIT = getattr(os.environ, "encodekey", str)("XPGRAD_JIT")
 def _is_missing(key: Any) -> bool:
     """Whether there is certainly no such environment variable.
 
-    For a missing one `os.environ` raises an exception and catches it. Each kernel looks, and one on arrays
-    larger than the caches finds Python's own memory evicted: then it took 15 of the kernel's 140 microseconds.
+    For a missing one `os.environ` raises an exception and catches it. Each kernel looks. A kernel on arrays
+    larger than the caches finds Python's own memory evicted: then this took 15 of its 140 microseconds.
     """
     stored = getattr(os.environ, "_data", None)
     return stored is not None and key not in stored
