@@ -662,6 +662,15 @@ def test_tensorflow_on_an_empty_batch_and_without_programs(has_programs, mask, p
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+def test_tensorflow_goes_on_after_an_interrupted_registration(programs):
+    """A second registration of an operation ends the process; of a kernel, the operation fails."""
+    programs._register()
+    theirs, ours = _pair("SimpleRNN", units=17)
+    x = _input()
+    _close([np.asarray(ours(x))], [np.asarray(theirs(x))])
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
 def test_tensorflow_refuses_a_graph_of_another_process(programs, monkeypatch):
     import tensorflow as tf
 

@@ -39,11 +39,12 @@ def run(code: str) -> None:
         "compiled.cache:_lock",
         "process.blas:_limits",
         "process.remembered:Remembered._writing",
+        "programs.foreign:_registering",
     ],
 )
 def test_a_child_finds_every_lock_free(lock: str) -> None:
     """Also one that another thread held at the fork."""
-    if lock.startswith("compiled"):
+    if lock.startswith(("compiled", "programs")):
         pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     run(f"""
     import functools, importlib, threading

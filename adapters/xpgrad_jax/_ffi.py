@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -74,10 +73,12 @@ class Registry:
         row[2] = self._known[key].address  # written last: it makes the row valid
 
 
-@functools.cache
+_registry = Registry()
+
+
 def registry() -> Registry:
     """The registry of this process."""
-    return Registry()
+    return _registry
 
 
 def why_not() -> str | None:

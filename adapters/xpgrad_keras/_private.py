@@ -63,6 +63,14 @@ def framework_library() -> ctypes.CDLL:
     return ctypes.CDLL(str(files[0]))
 
 
+def registered(operation: str) -> tuple[bool, bool]:
+    """Return whether TensorFlow knows an operation, and a kernel for it."""
+    from tensorflow.python.framework import kernels, op_def_registry
+
+    has_kernel = bool(kernels.get_registered_kernels_for_op(operation).kernel)
+    return op_def_registry.get(operation) is not None, has_kernel
+
+
 def apply_operation(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
     """Return the results of an operation without a Python function; its inputs are one list.
 

@@ -25,7 +25,7 @@ from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram, host_functions, why_no_host
 from xpgrad.engine.programs.instructions import CannotRecordError
-from xpgrad_keras._private import apply_operation, framework_library
+from xpgrad_keras._private import apply_operation, framework_library, registered
 
 OPERATION = "XpgradProgram"
 
@@ -283,8 +283,11 @@ def _register() -> None:
     }  # fmt: skip
     functions = host_functions("tensorflow_kernel", native_kernel, signatures)
     process[positions(native_kernel.ProcessRecord).lend] = functions.lend.address
-    _declare(framework_library())
-    _declare_kernel(framework_library(), functions.create.address, functions.compute.address)
+    has_operation, has_kernel = registered(OPERATION)  # after an interrupt (Ctrl-C) of an earlier call
+    if not has_operation:
+        _declare(framework_library())
+    if not has_kernel:
+        _declare_kernel(framework_library(), functions.create.address, functions.compute.address)
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -7,7 +7,6 @@ own threads. Needs llvmlite.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.folder import versions
 from xpgrad.engine.compiled.formula_code import c_function
 from xpgrad.engine.compiled.machine import Machine
+from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.settings import jit_enabled, thread_count
 from xpgrad.engine.process.team import Team
@@ -116,14 +116,24 @@ def host_functions(name: str, module: ModuleType, signatures: Mapping[str, str])
     return load(name, "\n".join([*lines, ""]))
 
 
+_failures: dict[Callable[[], None], str | None] = {}
+_registering = LastingLock()
+
+
 def why_no_host(register: Callable[[], None]) -> str | None:
-    """Why a host cannot call programs now; None if it can. The first call registers them with the host."""
+    """Why a host cannot call programs now; None if it can. The first call registers them with the host.
+
+    Other threads wait for it: TensorFlow ends the process if an operation is registered twice.
+    """
     if not jit_enabled():
         return "llvmlite or our source files are missing, or XPGRAD_JIT is 0"
-    return _failure_of(register)
+    if register not in _failures:
+        with _registering.own:
+            if register not in _failures:
+                _failures[register] = _failure_of(register)
+    return _failures[register]
 
 
-@functools.cache
 def _failure_of(register: Callable[[], None]) -> str | None:
     try:
         register()
