@@ -694,6 +694,28 @@ def test_tensorflow_hears_what_is_wrong(programs, monkeypatch):
         ours(tf.constant(_input()))
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
+@pytest.mark.parametrize(("step", "is_raised"), [("found", True), ("found", False), ("compute_at", True)])
+def test_tensorflow_hears_of_an_interrupt(step, is_raised, programs, monkeypatch):
+    """Python may raise it outside our functions too: then compiled code gets a 0."""
+    import tensorflow as tf
+
+    theirs, ours = _pair("GRU", units=7 + 2 * is_raised, go_backwards=step == "found")
+    x = tf.constant(_input())
+    batch = N if step == "found" else 0  # there is no program for an empty batch
+
+    def interrupted(*arguments):
+        if is_raised:
+            raise KeyboardInterrupt
+        return 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(programs.OperationCall, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours(x[:batch])
+    _close([np.asarray(ours(x))], [np.asarray(theirs(x))])
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="a matter of PyTorch")
 def test_torch_compiles_one_graph():
     import torch

@@ -181,7 +181,12 @@ def call_of(
 def run(call: OperationCall, tensors: Sequence[Any]) -> list[Any]:
     """The results of a call, as tensors."""
     attributes = {"process": _number(), "call": call.address, "made": [call.dtype] * call.made}
-    return apply_operation(OPERATION, tensors, attributes)
+    try:
+        return apply_operation(OPERATION, tensors, attributes)
+    except tf.errors.InternalError as error:
+        if KeyboardInterrupt.__name__ in error.message:  # TensorFlow knows no interrupts
+            raise KeyboardInterrupt from None
+        raise
 
 
 def findings() -> list[str]:
@@ -190,7 +195,7 @@ def findings() -> list[str]:
     return [found for program in programs if (found := program.finding())]
 
 
-# --- functions that compiled code calls
+# --- functions that compiled code calls: they return a positive number
 
 
 def _safely(function: Callable[..., int]) -> Callable[..., int]:
@@ -218,7 +223,7 @@ def _compute(address: int, addresses: int) -> int:
     call, form = _forms[address]
     count = len(form.shapes) + len(form.results)
     call.compute_at(form, (ctypes.c_int64 * count).from_address(addresses)[:])
-    return 0
+    return 1
 
 
 # --- registration with TensorFlow

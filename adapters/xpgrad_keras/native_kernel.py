@@ -67,6 +67,7 @@ _OTHER_PROCESS = (
 )
 _NO_MEMORY = "xpgrad: out of memory"
 _GUARD = "xpgrad: the guard found something wrong; xpgrad_keras._programs.findings() tells what"
+_INTERRUPTED = "KeyboardInterrupt"
 _TOO_MANY = "xpgrad: the call has too many arrays"
 _PROCESS_NAME, _CALL_NAME = "process", "call"
 
@@ -125,13 +126,22 @@ def _same(form, sizes, count):
 
 @inside()
 def _form_of(call, sizes, count):
-    """The address of the form of these sizes; after an error, minus the address of its text."""
+    """The address of the form of these sizes; after an error, what `_error_of` takes."""
     form = words(call, _CALL_WORDS)[_CALL.first]
     while form != 0:
         if _same(form, sizes, count) != 0:
             return form
         form = words(form, _FORM_WORDS)[_FORM.next]
     return call_for_number(_process()[_AT.find], (call, sizes.ctypes.data, count))
+
+
+@inside()
+def _error_of(answer):
+    """The address of an error's text, from the answer of a function of Python's.
+
+    It is minus that address, or 0 after an interrupt (Ctrl-C) in its first or last steps.
+    """
+    return -answer if answer != 0 else text_at(_INTERRUPTED)
 
 
 @inside()
@@ -183,8 +193,8 @@ def _run(form, addresses, count):
     """Compute a call; return an error's TensorFlow code and the address of its text, or zeros."""
     process, program = _process(), words(form, _FORM_WORDS)[_FORM.program]
     if program == 0:
-        wrong = call_for_number(process[_AT.compute], (form, addresses.ctypes.data))
-        return _INTERNAL, -wrong
+        computed = call_for_number(process[_AT.compute], (form, addresses.ctypes.data))
+        return _INTERNAL, 0 if computed > 0 else _error_of(computed)
     status = run(program, addresses, count, process[_AT.lend], process[_AT.waiting])
     if status == OUT_OF_MEMORY:
         return _RESOURCE_EXHAUSTED, text_at(_NO_MEMORY)
@@ -202,8 +212,8 @@ def _computed(call, context, tensors, status):
     if count < 0:
         return
     form, code, message = _form_of(call, sizes, count), _INTERNAL, 0
-    if form < 0:
-        message = -form
+    if form <= 0:
+        message = _error_of(form)
     else:
         if not _allocate(context, about, form, tensors, addresses, status):
             return
