@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,6 +115,21 @@ def test_own_cells_are_programs_under_a_trace(layout: int, rng: np.random.Genera
     each = jax.jit(jax.vmap(jax.grad(one), in_axes=(axes,)))(here)
     own = xpgrad.vjp(cell, **arrays, **options, per_sample=True)[1](grad_H_t=np.ones(out.H_t.shape))
     np.testing.assert_allclose(each["R"], own.dR, rtol=1e-10, atol=1e-12)
+
+
+def test_equal_cells_share_a_kernel(rng: np.random.Generator) -> None:
+    def cell() -> xpgrad.Cell:
+        return xpgrad.Cell(lambda xp, x, h, W, R: xp.tanh(W.n(x) + R.n(h)), W="n", R="n", name="equal")
+
+    first, second = cell(), cell()
+    arrays = [jnp.asarray(rng.normal(size=shape)) for shape in ((T, N, I), (1, H, I), (1, H, H))]
+    traced = [jax.make_jaxpr(one)(*arrays) for one in (first, second)]
+    assert str(traced[0]) == str(traced[1])
+    watched = weakref.ref(second)
+    del second
+    jax.clear_caches()
+    gc.collect()
+    assert watched() is None
 
 
 @pytest.mark.parametrize("per_sample", [False, True, "norm"])

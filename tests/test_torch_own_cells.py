@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import pickle
 import subprocess
 import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ import torch
 from own_cells import CELLS
 from xpgrad import Cell
 from xpgrad.testing import cell_reference
-from xpgrad_torch import CellLayer, run_cell
+from xpgrad_torch import CellLayer, cells, run_cell
 
 every_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 
@@ -205,6 +210,43 @@ def test_cells_of_one_formula_share_an_operator():
     ]
     assert names[0] == names[1] == f"xpgrad.cell_made_{digests[0]}.default"
     assert names[2] == f"xpgrad.cell_made_{digests[1]}.default"
+
+
+def _scaled(scale):
+    """A new cell each time; cells of one number are equal."""
+
+    def step(xp, x, h, W, R):
+        return xp.tanh(W.z(x) + scale * R.z(h))
+
+    return Cell(step, W="z", R="z", name="scaled")
+
+
+def test_equal_cells_are_freed():
+    X = torch.randn(4, 3, 3)
+    CellLayer(_scaled(0.5), 3, 4)(X)
+    cell = _scaled(0.5)
+    CellLayer(cell, 3, 4)(X)[0].sum().backward()
+    watched = weakref.ref(cell)
+    del cell
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_cell_is_first_used_in_two_threads(monkeypatch):
+    """PyTorch refuses an operator that is registered twice."""
+    both, register = threading.Barrier(2), cells.registered
+
+    def registered(kernel):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # time for the other thread, which waits elsewhere
+        return register(kernel)
+
+    monkeypatch.setattr(cells, "registered", registered)
+    cell, X = _scaled(0.25), torch.randn(4, 3, 3)
+    W, R = torch.randn(1, 4, 3), torch.randn(1, 4, 4)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda X: run_cell(cell, X, W, R)[0], [X, X])
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("count", [14, 15])

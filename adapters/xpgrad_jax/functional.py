@@ -106,10 +106,14 @@ _KERNELS = {
 }
 
 
-@functools.cache
+_kernels_of_cells: dict[tuple[str, str], JaxKernel] = {}
+
+
 def _kernel_of(cell: xpgrad.Cell) -> JaxKernel:
-    """The kernel of a user's own cell."""
-    return JaxKernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
+    """The kernel of a user's own cell, and of all equal cells."""
+    key = cell.__name__, cell.digest
+    made = _kernels_of_cells.get(key) or JaxKernel(cell.__name__, shapes=axes_of_cell(cell), cell=cell)
+    return _kernels_of_cells.setdefault(key, made)
 
 
 def traced_call(

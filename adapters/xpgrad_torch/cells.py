@@ -8,6 +8,7 @@ from torch import Tensor
 import xpgrad
 from xpgrad._operators.axes import axes_of_cell
 from xpgrad._operators.words import Saved, TimeDirection
+from xpgrad.engine.process.locks import LastingLock
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._lengths import lengths_tensor, with_resets
@@ -15,20 +16,20 @@ from xpgrad_torch._library import MOST_ARGUMENTS, count_arguments, registered
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._sequence_layer import SequenceLayer, check_sizes
 
-_kernels: dict[xpgrad.Cell, TorchKernel] = {}
-_by_operator: dict[str, TorchKernel] = {}
+_kernels: dict[str, TorchKernel] = {}  # by the names of their operators, which PyTorch keeps forever
+_registering = LastingLock()
 
 
 def _kernel_of(cell: xpgrad.Cell) -> TorchKernel:
-    """Return a cell's kernel, which the cell's first use makes."""
+    """Return the kernel of a cell and of all equal cells, which the first use makes."""
     if not isinstance(cell, xpgrad.Cell):
         raise TypeError(f"run_cell: cell is {type(cell).__name__}, expected xpgrad.Cell")
-    found = _kernels.get(cell)
+    # Exported programs and compilers' caches keep the name: a formula has the same in each process.
+    operator = f"cell_{cell.__name__}_{cell.digest}"
+    found = _kernels.get(operator)
     if found is None:
-        # Exported programs and compilers' caches keep the name: a formula has the same in each process.
-        operator = f"cell_{cell.__name__}_{cell.digest}"
-        found = _by_operator.get(operator) or _made(cell, operator)
-        _kernels[cell] = _by_operator[operator] = found
+        with _registering.own:
+            found = _kernels[operator] = _kernels.get(operator) or _made(cell, operator)
     return found
 
 

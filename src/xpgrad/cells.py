@@ -225,7 +225,7 @@ class Cell:
         """The generated formulas of the step, as Python text."""
         return "\n".join(stage.text for stage in (*self.plans[0].stages, *self.plans[1].stages))
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """A hash of the cell's formulas, products, blocks and states, the same in every process."""
         plans = [plan._asdict() | {"stages": [stage[1:] for stage in plan.stages]} for plan in self.plans]
