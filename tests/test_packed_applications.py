@@ -29,26 +29,45 @@ print(jit_enabled(), *numbers)
 """
 
 
-def _run(command: list[str], **variables: str) -> tuple[str, list[float]]:
-    """Whether the application compiled, and its numbers."""
+def _said(command: list[str], **variables: str) -> str:
+    """What a command prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-2000:]
-    compiled, *numbers = done.stdout.split()
+    return done.stdout
+
+
+def _run(command: list[str], **variables: str) -> tuple[str, list[float]]:
+    """Whether the application compiled, and its numbers."""
+    compiled, *numbers = _said(command, **variables).split()
     return compiled, [float(number) for number in numbers]
 
 
-def test_without_source_files(tmp_path: Path) -> None:
-    """Nothing is compiled, and the numbers are right."""
-    folder = tmp_path / "packed"
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with xpgrad's own files."""
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(str(xpgrad.__file__)).parent, folder / "xpgrad", ignore=ignored)
+    shutil.copytree(Path(str(xpgrad.__file__)).parent, tmp_path / "packed" / "xpgrad", ignore=ignored)
+    return tmp_path / "packed"
+
+
+def test_without_source_files(folder: Path) -> None:
+    """Nothing is compiled, and the numbers are right."""
     compileall.compile_dir(folder, quiet=1, legacy=True)
     for source in folder.rglob("*.py"):
         source.unlink()
     compiled, numbers = _run([sys.executable, "-c", _APPLICATION], PYTHONPATH=str(folder))
     assert compiled == "False"
     assert numbers == pytest.approx(_run([sys.executable, "-c", _APPLICATION])[1], rel=1e-4, abs=1e-4)
+
+
+def test_in_a_zip_file(folder: Path) -> None:
+    """Nothing is compiled, and `info` says so."""
+    archive = shutil.make_archive(str(folder), "zip", folder)
+    compiled, numbers = _run([sys.executable, "-c", _APPLICATION], PYTHONPATH=archive)
+    assert compiled == "False"
+    assert numbers == pytest.approx(_run([sys.executable, "-c", _APPLICATION])[1], rel=1e-4, abs=1e-4)
+    assert "source files are missing" in _said([sys.executable, "-m", "xpgrad", "info"], PYTHONPATH=archive)
 
 
 def test_pyinstaller(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from .console import Progress
 
 __all__ = ["Times", "kept", "measure", "stated"]
 
-STATED = Path(__file__).with_name("options.json")
+STATED = files(__package__) / "options.json"  # in a zip file it has no path
 _ROUNDS = 12
 
 
