@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -400,6 +401,8 @@ def test_swap_of_xlstms_cell() -> None:
     torch.testing.assert_close(state, last, rtol=0, atol=1e-11)
     again, _ = swapped[1](swapped[0](x), state)
     torch.testing.assert_close(again, own(swapped[0](x), last)[0], rtol=0, atol=1e-11)
+    kind = type(swapped[1])  # pickle takes xlstm's own cell apart, but cannot put it together
+    assert pickle.loads(pickle.dumps(kind)) is kind
     assert type(xpgrad_torch.unswap(swapped)[1]) is type(own)
     lstm = cell.sLSTMCell(
         cell.sLSTMCellConfig(hidden_size=8, num_heads=2, backend="vanilla", function="lstm")

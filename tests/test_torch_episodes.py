@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,6 +213,26 @@ def test_what_a_policy_computes(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     ):
         mine = xpgrad_torch.swap(Mine(torch.nn.LSTM))
     assert type(mine.lstm_actor) is torch.nn.LSTM
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "name"),
+    [
+        ("_episodes", "sb3_contrib.common.recurrent.policies", "RecurrentActorCriticPolicy"),
+        ("_xlstm", "xlstm.blocks.slstm.cell", "sLSTMCell_vanilla"),
+    ],
+)
+def test_a_pickle_imports_the_package_of_its_types(ours: str, theirs: str, name: str, tmp_path: Path) -> None:
+    """In a new process, where the pickle's type is the first that it asks for; the package is a small one."""
+    *folders, file = theirs.split(".")
+    tmp_path.joinpath(*folders).mkdir(parents=True)
+    text = f"import torch\n\n\nclass {name}(torch.nn.Module):\n    pass\n"
+    tmp_path.joinpath(*folders, f"{file}.py").write_text(text, encoding="utf-8")
+    pickled = f"cxpgrad_torch.{ours}\n{name}\n.".encode()
+    code = f"import pickle; print(pickle.loads({pickled!r}))"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert run.stdout == f"<class 'xpgrad_torch.{ours}.{name}'>\n", run.stderr[-500:]
 
 
 def test_policies_of_sb3() -> None:

@@ -46,7 +46,8 @@ def __getattr__(name: str) -> type[nn.Module]:
     module = _TORCHRL if name in _INNER else _SB3 if name in _POLICIES else None
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return replacements()[getattr(importlib.import_module(module), name)]
+    theirs = getattr(importlib.import_module(module), name)  # first: the package may not be imported yet
+    return replacements()[theirs]
 
 
 def changes_in_place(kind: type[nn.Module]) -> bool:

@@ -1,5 +1,6 @@
 """The sLSTM cell of the package `xlstm` with its plain backend, for `swap`."""
 
+import importlib
 import sys
 from typing import Any
 
@@ -10,18 +11,26 @@ from xpgrad import convert
 from xpgrad._operators.for_adapters import slstm_of_gates
 from xpgrad_torch.cells import run_cell
 
-_MODULE = "xlstm.blocks.slstm.cell"
+_MODULE, _CELL = "xlstm.blocks.slstm.cell", "sLSTMCell_vanilla"
 _made: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def replacements() -> dict[type[nn.Module], type[nn.Module]]:
     """Return the type that replaces `xlstm`'s cell, if the package is imported."""
-    theirs = getattr(sys.modules.get(_MODULE), "sLSTMCell_vanilla", None)
+    theirs = getattr(sys.modules.get(_MODULE), _CELL, None)
     if theirs is None:
         return {}
     if theirs not in _made:
         _made[theirs] = _type_for(theirs)
     return {theirs: _made[theirs]}
+
+
+def __getattr__(name: str) -> type[nn.Module]:
+    """Return the type of that name, for pickles."""
+    if name != _CELL:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    theirs = getattr(importlib.import_module(_MODULE), _CELL)  # first: the package may not be imported yet
+    return replacements()[theirs]
 
 
 def why_not(module: nn.Module) -> str | None:
