@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from xpgrad._calls.new_sizes import Layouts, contiguous_strides
 from xpgrad.engine.programs.recorder import Joined
 from xpgrad.engine.programs.schedule import steps_of_call
+from xpgrad.engine.symbols import rounded_up
 
 __all__ = ["SharedSteps", "largest_steps", "shared_steps"]
 
@@ -83,7 +84,7 @@ def largest_steps(steps: int) -> int:
     if steps <= 2 * _CLASSES:
         return steps
     unit = (1 << (steps - 1).bit_length() - 1) // _CLASSES
-    return -(-steps // unit) * unit
+    return rounded_up(steps, unit)
 
 
 def shared_steps(layouts: Layouts, options: Mapping[str, Any]) -> SharedSteps | None:

@@ -40,7 +40,7 @@ from xpgrad._conv.winograd import Winograd
 from xpgrad._conv.winograd_sizes import WindowSums, of_images, points_of_kernels, takes_rows
 from xpgrad._operators.arguments import check_choice
 from xpgrad.engine.protocol import Engine
-from xpgrad.engine.symbols import of_numbers
+from xpgrad.engine.symbols import of_numbers, rounded_up
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -268,7 +268,7 @@ def _direct_costs(g: ConvGeometry, costs: _CompiledCosts, inside: int, sums: str
 
 def _filled(columns: int) -> float:
     """The columns that a product computes, in whole vectors, divided by its columns."""
-    return -(-columns // _VECTOR) * _VECTOR / columns
+    return rounded_up(columns, _VECTOR) / columns
 
 
 def _winograd_costs(g: ConvGeometry, compiled: _CompiledCosts | None) -> dict[str, float]:

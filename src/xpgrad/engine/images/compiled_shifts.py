@@ -34,7 +34,7 @@ from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import Workspaces, address_of, address_of_kept, name_of
 from xpgrad.engine.process.team import Team, integers
-from xpgrad.engine.symbols import SizeSymbol, of_numbers
+from xpgrad.engine.symbols import SizeSymbol, of_numbers, rounded_up
 
 # Tiles pay from so many sums in a group, and so many pairs of a sum and an image.
 _SUMS, _PAIRS = 3, 16
@@ -79,7 +79,7 @@ def _panel_rows(sums: int, channels_in: int, kinds: Tiles) -> int:
         return sums
     tall, low = kinds.tall[0], kinds.flat[0]
     step = low if 0 < sums % tall <= low else tall
-    return -(-sums // step) * step
+    return rounded_up(sums, step)
 
 
 def tap_packing(
@@ -194,7 +194,7 @@ def plan_of_sums(
     if many and taken:
         channels, groups = len(places) * channels_in, images[0] * group
         grid = _grid_of_tiles(dtype, setting.tiles, channels, tables.reach, taken, groups, threads)
-        begin, line, rows = tables.begin, -(-grid.stretch // grid.step) * grid.step, setting.tiles.tall[0]
+        begin, line, rows = tables.begin, rounded_up(grid.stretch, grid.step), setting.tiles.tall[0]
     else:
         grid = _grid_of_images(places, channels_in, tables.end)
         begin, line, rows = 0, int(tables.parts[:, 4].max()), 1
@@ -301,7 +301,7 @@ def _grid_of_tiles(
     even = (count for count in range(least, least + threads) if images * count % threads == 0)
     stretches = next(even, least) if length >= 2 * step * threads else least
     even_length = -(-length // stretches)
-    stretch = min(length, -(-even_length // step) * step)
+    stretch = min(length, rounded_up(even_length, step))
     # an odd number of vectors: with a power of two all channels would compete for a few cache lines
     room = (-(-(stretch + reach) // lanes) | 1) * lanes
     # tiles read beyond a channel's end

@@ -10,7 +10,7 @@ from typing import Any
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index, kept_and_places, phase_places
 from xpgrad.engine.images.parts import Part, each_slice, slices
-from xpgrad.engine.symbols import larger
+from xpgrad.engine.symbols import larger, rounded_up
 
 BLOCK_ELEMENTS = 5 << 18  # of the temporary arrays of a block of images, in each thread
 BAND = 1 << 21  # elements of the temporary arrays of a band of columns
@@ -42,7 +42,7 @@ class InPlaceImages(Images, ABC):
     def bands(self, count: int, size: int, multiple: int = 1, least: int = 0) -> list[slice]:
         """Bands of about equal size that fit the second-level cache."""
         at_once = -(-count // -(-count * size // larger(BAND, least)))
-        return slices(count, -(-at_once // multiple) * multiple)
+        return slices(count, rounded_up(at_once, multiple))
 
     def pad(self, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
         """In one pass; a view if nothing is added."""

@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any
 
 _WORDS = {
     **dict.fromkeys(("", "1", "true", "yes", "on"), True),
@@ -17,21 +16,23 @@ _WORDS = {
 
 def jit_enabled() -> bool:
     """Whether formulas are compiled: ``XPGRAD_JIT`` allows it, llvmlite and our source files are there."""
-    return (_is_missing(_JIT) or wants_jit(os.environ.get("XPGRAD_JIT", ""))) and _has_compiler()
+    return wants_jit(_variable("XPGRAD_JIT")) and _has_compiler()
 
 
-# as `os.environ` keeps it: bytes, or text on Windows
-_JIT = getattr(os.environ, "encodekey", str)("XPGRAD_JIT")
-
-
-def _is_missing(key: Any) -> bool:
-    """Whether there is certainly no such environment variable.
+def _variable(name: str) -> str:
+    """An environment variable, empty if there is none.
 
     For a missing one `os.environ` raises an exception and catches it. Each kernel looks. A kernel on arrays
     larger than the caches finds Python's own memory evicted: then this took 15 of its 140 microseconds.
     """
     stored = getattr(os.environ, "_data", None)
-    return stored is not None and key not in stored
+    if stored is not None and _key(name) not in stored:
+        return ""
+    return os.environ.get(name, "")
+
+
+_key = functools.cache(getattr(os.environ, "encodekey", str))
+"""A variable's name as `os.environ` keeps it: bytes, or text on Windows."""
 
 
 def wants_jit(word: str) -> bool:
@@ -54,8 +55,7 @@ def has_sources() -> bool:
 
 def thread_count() -> int:
     """The number of threads: ``XPGRAD_NUM_THREADS``, or else one per core."""
-    chosen = os.environ.get("XPGRAD_NUM_THREADS")
-    if chosen:
+    if chosen := _variable("XPGRAD_NUM_THREADS"):
         if not (chosen.strip().isdecimal() and int(chosen)):
             raise ValueError(f"XPGRAD_NUM_THREADS is {chosen!r}, expected a whole number of at least 1")
         return int(chosen)
