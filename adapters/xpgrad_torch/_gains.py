@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.4, 0.98, 2.55),
-        "GRU": (3.98, 2.22, 16.51),
-        "RNN": (3.24, 1.63, 9.06),
-        "Conv1d": (1.76, 1.07, 2.79),
-        "Conv2d": (1.76, 1.07, 2.79),
-        "Conv3d": (1.76, 1.07, 2.79),
+        "LSTM": (1.32, 1.08, 2.0),
+        "GRU": (3.15, 1.69, 14.18),
+        "RNN": (2.64, 1.66, 7.52),
+        "Conv1d": (1.63, 1.1, 2.38),
+        "Conv2d": (1.63, 1.1, 2.38),
+        "Conv3d": (1.63, 1.1, 2.38),
     },
     "AMD EPYC without AVX-512, 2 threads": {
         "LSTM": (1.47, 1.06, 2.3),
