@@ -224,12 +224,13 @@ holds(ShiftedProducts, shared=Shared, a=Batch, a_rows=Table, images=Batch, rows=
 
 TapPacking = namedtuple(
     "TapPacking",
-    "parts weights by_group by_sum by_channel_in by_tap groups sums panel_rows channels_in taps count target",
+    "parts weights by_group by_sum by_channel_in by_tap groups sums panel_rows height channels_in taps count "
+    "lines target",
 )
 """The packing of weights of `count` taps, with these distances in memory, into panels, in parts.
 
-A panel has the weights of some of a group's sums. The panels of a group have `panel_rows` rows. See
-`compiled_shifts`.
+A panel has the weights of some of a group's sums. The panels of a group have `panel_rows` rows, each but the
+last one `height`. `lines` says whether the weights of a sum are a line of memory. See `compiled_shifts`.
 """
 
 PatchRows = namedtuple(

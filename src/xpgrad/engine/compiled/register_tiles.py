@@ -22,14 +22,15 @@ from xpgrad.engine.process.memory import LINE
 class Tiles(NamedTuple):
     """The shapes of tiles for one kind of machine; a vector has `bytes` bytes.
 
-    `tall` and `flat` are the rows and vectors of a `sum_tile`, for many rows and for the last few. `products`
-    are the rows of a `product_tile`, for 1, 2, ... vectors. A matrix product's tallest tile has so many
-    `passes` of its loop in one.
+    `tall` and `flat` are the rows and vectors of a `sum_tile`, for many rows and for the last few. `turned`
+    are the most rows of a `turned_tile` and `products` the rows of a `product_tile`, for 1, 2, ... vectors. A
+    matrix product's tallest tile has so many `passes` of its loop in one.
     """
 
     bytes: int
     tall: tuple[int, int]
     flat: tuple[int, int]
+    turned: tuple[int, ...]
     products: tuple[int, ...]
     passes: int
 
@@ -50,8 +51,8 @@ COPIED = 16
 SET, ADD, STREAM, CONTINUE = range(4)
 
 # A tile's sums, the vectors that it loads and a vector of equal elements fill 32 registers, or 16.
-_MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6), 1)
-_FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4), 2)
+_MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (16, 14, 9), (8, 8, 8, 6), 1)
+_FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4), (8, 6, 4), 2)
 
 
 @functools.cache
@@ -109,26 +110,53 @@ def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 
 
 @functools.cache
-def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
-    """Inner products of stretches of memory with columns.
+def turned_tile(dtype: str, lanes: int, most: int, vectors: int) -> Any:
+    """Weighted sums of stretches of memory, like those of a `sum_tile`, in vectors of sums.
 
-    Returns ``tile(elements, offsets, columns, count, target, line)``, with addresses, an offset for each row,
-    and `count` elements in a stretch. For m below `rows` and i below ``width = vectors * lanes`` it sets
+    Returns ``tile(weights, elements, offsets, count, target, rows)``, with addresses and the number of
+    offsets; `rows` is at most `most`. For t below `rows` and m below ``width = vectors * lanes`` it sets
 
-        target[m * line + i] += sum over p of elements[offsets[m] + p] * columns[p * width + i]
+        target[t * width + m] = sum over k of weights[k * width + m] * elements[offsets[k] + t]
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
-        elements, offsets, columns, count, target, line = arguments
+        weights, elements, offsets, count, target, height = arguments
+        weights, elements, target = code.reals(weights), code.reals(elements), code.reals(target)
+        offsets, width = code.builder.inttoptr(offsets, INT64.as_pointer()), vectors * lanes
+        for rows in range(1, most + 1):
+            with code.builder.if_then(code.equal(height, rows)):
+                sums = TileSums.zeros(code, rows, vectors)
+                with code.loop(count) as k:
+                    stretch = code.at(elements, code.builder.load(code.at(offsets, k)))
+                    start = code.at(weights, code.times(k, width))
+                    loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
+                    sums.multiply_add(stretch, None, loaded)
+                sums.store(target, INT64(width))
+
+    return vector_function(dtype, lanes, generate)
+
+
+@functools.cache
+def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
+    """Inner products of some elements of memory with columns.
+
+    Returns ``tile(elements, offsets, places, columns, count, target, line)``, with addresses, an offset for
+    each row, and `count` places. For m below `rows` and i below ``width = vectors * lanes`` it sets
+
+        target[m * line + i] += sum over p of elements[offsets[m] + places[p]] * columns[p * width + i]
+    """
+
+    def generate(code: VectorCode, arguments: list[Any]) -> None:
+        elements, offsets, places, columns, count, target, line = arguments
         elements, columns, target = code.reals(elements), code.reals(columns), code.reals(target)
-        offsets = code.builder.inttoptr(offsets, INT64.as_pointer())
+        offsets, places = (code.builder.inttoptr(one, INT64.as_pointer()) for one in (offsets, places))
         stretches = [code.at(elements, code.builder.load(code.at(offsets, m))) for m in range(rows)]
-        places = code.places(target, line, rows, vectors)
-        sums = TileSums(code, ((code.load(place) for place in row) for row in places))
+        before = code.places(target, line, rows, vectors)
+        sums = TileSums(code, ((code.load(place) for place in row) for row in before))
         with code.loop(count) as p:
             start = code.at(columns, code.times(p, vectors * lanes))
             loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
-            sums.multiply_add(stretches, p, loaded)
+            sums.multiply_add(stretches, code.builder.load(code.at(places, p)), loaded)
         sums.store(target, line)
 
     return vector_function(dtype, lanes, generate)

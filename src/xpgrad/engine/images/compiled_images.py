@@ -91,7 +91,7 @@ class CompiledImages(InPlaceImages):
 
         if min(self.distances(weights)) < 0:
             weights = self.contiguous(weights)
-        many, starts, size = packed_starts(weights.shape, taps)
+        many, starts, size = packed_starts(weights.dtype, weights.shape, taps)
         memory = self.room((size,), weights)
         for part, start in zip(taps, starts, strict=True):
             if many:

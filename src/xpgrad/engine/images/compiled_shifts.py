@@ -38,6 +38,8 @@ from xpgrad.engine.symbols import SizeSymbol, of_numbers, rounded_up
 
 # Tiles pay from so many sums in a group, and so many pairs of a sum and an image.
 _SUMS, _PAIRS = 3, 16
+# The least share of the vectors' elements that are sums: with fewer, vectors of positions are faster.
+_FILLED = 0.8
 # A stretch of the grid, with all of a group's channels: with the weights it fits the second-level cache.
 _STRETCH_BYTES = 1 << 19
 # Positions at a time: their cotangents, for the channels of a tile's columns, fit the first-level cache.
@@ -52,7 +54,7 @@ _AT_SHARED = positions(Shared)  # both records begin with it
 class PackedTaps(NamedTuple):
     """The weights (group, I, J) of each part's taps; part k begins at ``starts[k]``.
 
-    For tiles they are in panels (J * taps, rows of a tile) of I; zeros fill the last panel.
+    For tiles they are in panels (J * taps, sums of a tile) of I; zeros fill the last panel.
     """
 
     memory: Any
@@ -65,21 +67,46 @@ def _many_channels(sums: int, images: int) -> bool:
     return sums >= _SUMS and sums * images >= _PAIRS
 
 
-def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[bool, tuple[int, ...], int]:
+def packed_starts(
+    dtype: np.dtype, shape: Sequence[int], taps: Sequence[Sequence[int]]
+) -> tuple[bool, tuple[int, ...], int]:
     """Whether weights of a shape are for tiles, where each part begins when packed, and the packed size."""
     group, sums, channels_in, _ = shape
-    each = group * _panel_rows(sums, channels_in, tiles()) * channels_in
+    many = _many_channels(sums, channels_in)
+    each = group * channels_in * (_Panels.of(dtype, sums, tiles()).rows if many else sums)
     *starts, size = itertools.accumulate((each * len(part) for part in taps), initial=0)
-    return _many_channels(sums, channels_in), tuple(starts), size
+    return many, tuple(starts), size
 
 
-def _panel_rows(sums: int, channels_in: int, kinds: Tiles) -> int:
-    """The rows of a group's packed weights: for tiles, tall panels, and perhaps a low one for the rest."""
-    if not _many_channels(sums, channels_in):
-        return sums
-    tall, low = kinds.tall[0], kinds.flat[0]
-    step = low if 0 < sums % tall <= low else tall
-    return rounded_up(sums, step)
+class _Panels(NamedTuple):
+    """The panels of a group's packed weights.
+
+    Parameters
+    ----------
+    vectors : int
+        The number of vectors in a tile if these have sums; 0 if they have positions.
+    height, rows : int
+        The rows of a panel, and of all of a group: the last panel may be lower.
+    behind, tile : int
+        The elements of memory that tiles need behind each line of sums, and behind the last line.
+    """
+
+    vectors: int
+    height: int
+    rows: int
+    behind: int = 0
+    tile: int = 0
+
+    @classmethod
+    def of(cls, dtype: np.dtype, sums: int, kinds: Tiles) -> _Panels:
+        """Vectors have sums unless too much of them would be empty."""
+        lanes, tall, low = kinds.lanes(dtype), kinds.tall[0], kinds.flat[0]
+        vectors = _vectors(sums, lanes, kinds.turned)
+        rows = rounded_up(sums, vectors * lanes)
+        if sums >= _FILLED * rows:
+            width = vectors * lanes  # a square of `lanes` rows may begin with a line's last position
+            return cls(vectors, width, rows, lanes, rounded_up(kinds.turned[vectors - 1], lanes) * width)
+        return cls(0, tall, rounded_up(sums, low if 0 < sums % tall <= low else tall))
 
 
 def tap_packing(
@@ -92,12 +119,14 @@ def tap_packing(
     numbers = integers(part)
     by_group, by_sum, by_channel_in, by_tap = by
     group, sums, channels_in, _ = shape
+    panels = _Panels.of(dtype, sums, tiles())
     record = TapPacking(
         parts=parts, weights=0, by_group=by_group, by_sum=by_sum, by_channel_in=by_channel_in,
-        by_tap=by_tap, groups=group, sums=sums, panel_rows=_panel_rows(sums, channels_in, tiles()),
-        channels_in=channels_in, taps=ctypes.addressof(numbers), count=len(part), target=0,
+        by_tap=by_tap, groups=group, sums=sums, panel_rows=panels.rows, height=panels.height,
+        channels_in=channels_in, taps=ctypes.addressof(numbers), count=len(part),
+        lines=int(by_tap == 1 and by_channel_in == len(part) and [*part] == [*range(len(part))]), target=0,
     )  # fmt: skip
-    return _loop("pack", dtype, tiles()), record, numbers
+    return _loop("tap_packing", dtype, tiles()), record, numbers
 
 
 def row_sums_loop(dtype: np.dtype) -> int:
@@ -189,26 +218,30 @@ def plan_of_sums(
     (group, sums, channels_in), places = weights, shifts.places
     tables = sum_tables(shifts, images[2:], starts)
     many, taken = _many_channels(sums, channels_in), tables.end - tables.begin
+    name, panels = "sums_by_positions", _Panels(0, 1, sums)
+    if many:
+        name, panels = "sums_by_tiles", _Panels.of(dtype, sums, setting.tiles)
     multiplications = images[0] * group * sums * channels_in * len(tables.taps) * taken
     threads = setting.threads_for(multiplications)
     if many and taken:
         channels, groups = len(places) * channels_in, images[0] * group
         grid = _grid_of_tiles(dtype, setting.tiles, channels, tables.reach, taken, groups, threads)
-        begin, line, rows = tables.begin, rounded_up(grid.stretch, grid.step), setting.tiles.tall[0]
+        begin, line = tables.begin, rounded_up(grid.stretch, grid.step) + panels.behind
     else:
         grid = _grid_of_images(places, channels_in, tables.end)
-        begin, line, rows = 0, int(tables.parts[:, 4].max()), 1
+        begin, line = 0, int(tables.parts[:, 4].max())
     record = ShiftedSums(
         shared=_LATER, images=_batch(images), rows=_table(tables.rows), groups=group, channels_in=channels_in,
-        sums=sums, panel_rows=_panel_rows(sums, channels_in, setting.tiles), parts=_table(tables.parts),
+        sums=sums, panel_rows=panels.rows, parts=_table(tables.parts),
         taps=address_of(tables.taps), wanted=address_of(tables.wanted), weights=0, bias=0,
         results=_batch((images[0], group * sums, *shifts.size)), begin=begin, end=tables.end,
         stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, line=line,
     )  # fmt: skip
     at = _AT_SUMS
     return ShiftPlan(
-        _loop("sum_of_shifts", dtype, setting.tiles, int(many)), record, dtype,
-        images[0] * group * grid.stretches if taken else 0, threads, grid.elements + rows * line,
+        _loop(name, dtype, setting.tiles, panels.vectors), record, dtype,
+        images[0] * group * grid.stretches if taken else 0, threads,
+        grid.elements + panels.height * line + panels.tile,
         (at.images.address, at.weights, at.bias, at.results.address), multiplications, (tables,),
         tables.complete,
     )  # fmt: skip
@@ -227,10 +260,10 @@ def plan_of_products(
     sums, channels_in = a[1] // group, images[1] // group
     multiplications = prod(a) * channels_in * len(taps)
     threads, kinds = setting.threads_for(multiplications), setting.tiles
-    vectors, more = 0, taken
+    name, vectors, more = "products_by_positions", 0, taken
     if _many_channels(sums, channels_in):
         lanes = kinds.lanes(dtype)
-        vectors = _vectors(sums, lanes, kinds)
+        name, vectors = "products_by_tiles", _vectors(sums, lanes, kinds.products)
         width, height = vectors * lanes, kinds.products[vectors - 1]
         channels, groups = len(places) * channels_in, images[0] * group
         grid = _grid_of_tiles(dtype, kinds, channels, reach, taken, groups, threads)
@@ -244,7 +277,7 @@ def plan_of_products(
     )  # fmt: skip
     at = _AT_PRODUCTS
     return ShiftPlan(
-        _loop("products_of_shifts", dtype, kinds, vectors), record, dtype,
+        _loop(name, dtype, kinds, vectors), record, dtype,
         images[0] * group * grid.stretches, threads, grid.elements + more,
         (at.a.address, at.images.address, at.results), multiplications, (rows, a_rows, numbers),
     )  # fmt: skip
@@ -308,9 +341,12 @@ def _grid_of_tiles(
     return _GridMemory(stretch, -(-length // stretch), room, channels * room + step, step)
 
 
-def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
-    """The number of vectors in a tile with which the tiles waste the fewest vectors."""
-    choices = range(1, len(kinds.products) + 1)
+def _vectors(sums: int, lanes: int, rows: Sequence[int]) -> int:
+    """The number of vectors in a tile with which the tiles waste the fewest vectors.
+
+    `rows` are those of tiles of 1, 2, ... vectors.
+    """
+    choices = range(1, len(rows) + 1)
     return min(choices, key=lambda vectors: (-(-sums // (vectors * lanes)) * vectors, -vectors))
 
 
@@ -348,14 +384,11 @@ def _rows_of_patches(places: tuple[Embedding, ...], size: tuple[int, ...], colum
 
 @functools.cache
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
-    """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
-    by_vectors, by_tiles = f"({dtype.name!r}, {kinds.lanes(dtype)})", f"({dtype.name!r}, {(*kinds,)})"
-    if name == "pack":
-        made = f"tap_packing{by_tiles}"
-    elif name == "sum_of_shifts":
-        made = f"sums_by_tiles{by_tiles}" if vectors else f"sums_by_positions{by_vectors}"
-    elif name == "products_of_shifts" and vectors:
-        made = f"products_by_tiles({dtype.name!r}, {(*kinds,)}, {vectors}, {COLUMNS})"
+    """The address of a compiled ``(data, part)``; a tile has so many `vectors` of sums."""
+    if name == "sums_by_tiles":
+        made = f"{name}({dtype.name!r}, {(*kinds,)}, {vectors})"
+    elif name == "products_by_tiles":
+        made = f"{name}({dtype.name!r}, {(*kinds,)}, {vectors}, {COLUMNS})"
     else:
-        made = f"{'products_by_positions' if name == 'products_of_shifts' else name}{by_vectors}"
+        made = f"{name}({dtype.name!r}, {kinds.lanes(dtype)})"
     return c_function(f"{name}_{dtype.name}", "images.native_shifts", _PART, "made(fields(data), part)", made)

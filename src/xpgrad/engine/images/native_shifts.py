@@ -26,7 +26,7 @@ from xpgrad.engine.compiled.records import (
     TapPacking,
     positions,
 )
-from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
+from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile, turned_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.images.row_tiles import row_tile
 
@@ -358,30 +358,79 @@ def row_sums(data, part, real):
 # --- many channels: tiles of sums in registers
 
 
-def _row_of_tiles(dtype, lanes, shape):
-    """The function ``(panel, grid, offsets, count, totals, line, here)`` for tiles side by side."""
-    size, (height, vectors) = np.dtype(dtype).itemsize, shape
-    tile, end = sum_tile(dtype, lanes, height, vectors), sum_tile(dtype, lanes, height, 1)
+def _sums_along_grid(dtype, tiles):
+    """The function for tiles side by side, whose vectors have positions: all those of a stretch.
+
+    It returns the height of the panel, of whose sums `left` and those behind are left.
+    """
+    size, lanes = np.dtype(dtype).itemsize, tiles.lanes(dtype)
+    tall_rows, flat_rows = tiles.tall[0], tiles.flat[0]
+
+    def of_shape(height, vectors):
+        tile, end = sum_tile(dtype, lanes, height, vectors), sum_tile(dtype, lanes, height, 1)
+
+        @inside("contract")
+        def row(panel, grid_at, offsets_at, count, total_at, line, here):
+            t = 0
+            while t + vectors * lanes <= here:
+                tile(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
+                t += vectors * lanes
+            while t < here:
+                end(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
+                t += lanes
+
+        return row
+
+    tall, flat = of_shape(*tiles.tall), of_shape(*tiles.flat)
 
     @inside("contract")
-    def row(panel, grid_at, offsets_at, count, total_at, line, here):
-        t = 0
-        while t + vectors * lanes <= here:
-            tile(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
-            t += vectors * lanes
-        while t < here:
-            end(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
-            t += lanes
+    def run(panel, left, grid_at, offsets_at, count, here, kept, rows, total_at, line):
+        if left > flat_rows:
+            tall(panel, grid_at, offsets_at, count, total_at, line, here)
+            return tall_rows
+        flat(panel, grid_at, offsets_at, count, total_at, line, here)
+        return flat_rows
 
-    return row
+    return run
 
 
-def sums_by_tiles(dtype, tiles):
-    """The function ``(data, part)`` of a ShiftedSums, for groups of many channels; `tiles` are a `Tiles`."""
+def _sums_along_rows(dtype, tiles, vectors):
+    """The function for tiles whose vectors have sums, for the positions in `rows` of the grid only.
+
+    It returns the height of the panel.
+    """
+    size, lanes, most = np.dtype(dtype).itemsize, tiles.lanes(dtype), tiles.turned[vectors - 1]
+    width = vectors * lanes
+    tile, turn = turned_tile(dtype, lanes, most, vectors), turn_tile(dtype, lanes)
+
+    @inside("contract")
+    def run(panel, left, grid_at, offsets_at, count, here, kept, rows, total_at, line):
+        tile_at = total_at + width * line * size
+        for r in range(rows):
+            begin, length = kept[r, 1], kept[r, 2]
+            pieces = (length + most - 1) // most
+            each = (length + pieces - 1) // pieces
+            for q in range(pieces):
+                # the last piece ends with the row: it may compute some positions again
+                t = begin + min(q * each, length - each)
+                tile(panel, grid_at + t * size, offsets_at, count, tile_at, each)
+                for p in range(0, each, lanes):
+                    for v in range(0, width, lanes):
+                        square = tile_at + (p * width + v) * size
+                        turn(square, width, total_at + (v * line + t + p) * size, line)
+        return width
+
+    return run
+
+
+def sums_by_tiles(dtype, tiles, vectors):
+    """The function ``(data, part)`` of a ShiftedSums, for groups of many channels; `tiles` are a `Tiles`.
+
+    Vectors have sums if so many `vectors` are in a tile, else positions.
+    """
     real, size, tiles = np.dtype(dtype).type, np.dtype(dtype).itemsize, Tiles(*tiles)
-    lanes, tall_rows, flat_rows = tiles.bytes // size, tiles.tall[0], tiles.flat[0]
-    tall, flat = (_row_of_tiles(dtype, lanes, shape) for shape in (tiles.tall, tiles.flat))
-    (_, place_group), collect = _placing(dtype, lanes), _collecting(dtype, lanes)
+    of_panel = _sums_along_rows(dtype, tiles, vectors) if vectors else _sums_along_grid(dtype, tiles)
+    (_, place_group), collect = _placing(dtype, tiles.lanes(dtype)), _collecting(dtype, tiles.lanes(dtype))
 
     @inside("contract")
     def sum_of_shifts(data, part):
@@ -408,11 +457,9 @@ def sums_by_tiles(dtype, tiles):
                 rows_here = _stretch_of(wanted[first_row:last_row], low, here, kept)
                 first = 0
                 while first < sums:
-                    height = tall_rows if sums - first > flat_rows else flat_rows
-                    if height == tall_rows:
-                        tall(panel, grid_at, offsets_at, count, total_at, line, here)
-                    else:
-                        flat(panel, grid_at, offsets_at, count, total_at, line, here)
+                    height = of_panel(
+                        panel, sums - first, grid_at, offsets_at, count, here, kept, rows_here, total_at, line
+                    )  # fmt: skip
                     for m in range(min(height, sums - first)):
                         o = g * sums + first + m
                         image = _image_of(data, made, n, o, size) + size * parts[p, 3]
@@ -477,7 +524,9 @@ def products_by_tiles(dtype, tiles, vectors, several):
         offsets[:] = 0
         _offsets_of(taps, channels_in, room, offsets)
         placed, turned = scratch(len(rows), np.int64, 5), scratch(len(a_rows), np.int64, 5)
-        offsets_at = offsets.ctypes.data
+        places = scratch(several, np.int64)
+        offsets_at, places_at = offsets.ctypes.data, places.ctypes.data
+        columns[:] = 0
         item = bounds[part]
         while item < bounds[part + 1]:
             g = item // by_group
@@ -493,14 +542,16 @@ def products_by_tiles(dtype, tiles, vectors, several):
                     channels = min(width, sums - block * width)
                     image = _image_of(data, a, n, g * sums + block * width, size)
                     for t in range(0, here, several):
-                        count = min(several, here - t)
-                        columns[:] = 0
-                        for r in range(_stretch_of(a_rows, low + t, count, turned)):
-                            source, to = image + size * turned[r, 0], columns_at + size * width * turned[r, 1]
+                        count = 0
+                        for r in range(_stretch_of(a_rows, low + t, min(several, here - t), turned)):
+                            source, to = image + size * turned[r, 0], columns_at + size * width * count
                             turn_rows(source, data[a.channel], channels, turned[r, 2], to, width)
+                            for q in range(turned[r, 2]):
+                                places[count + q] = t + turned[r, 1] + q
+                            count += turned[r, 2]
                         for k in range(0, height, tile_rows):
-                            target = totals_at + (block * height + k) * width * size
-                            tile(grid_at + t * size, offsets_at + k * 8, columns_at, count, target, width)
+                            target, own = totals_at + (block * height + k) * width * size, offsets_at + k * 8
+                            tile(grid_at, own, places_at, columns_at, count, target, width)
                 item += 1
             for i in range(sums):
                 for k in range(terms):
@@ -509,31 +560,37 @@ def products_by_tiles(dtype, tiles, vectors, several):
         release(offsets)
         release(placed)
         release(turned)
+        release(places)
 
     return products_of_shifts
 
 
-def tap_packing(dtype, kinds):
-    """The function ``(data, part)`` of a TapPacking, for tiles of these kinds."""
-    real, tall_rows = np.dtype(dtype).type, Tiles(*kinds).tall[0]
+def tap_packing(dtype, lanes):
+    """The function ``(data, part)`` of a TapPacking."""
+    real, turn_rows = np.dtype(dtype).type, _turning(dtype, lanes)
+    size = np.dtype(dtype).itemsize
 
     @inside("contract")
     def pack(data, part):
         at, taps = _PACKING, words(data[_PACKING.taps], data[_PACKING.count])
         w, panels = elements(data[at.weights], 0, real), elements(data[at.target], 0, real)
-        channels_in, sums = data[at.channels_in], data[at.sums]
-        each = (data[at.panel_rows] + tall_rows - 1) // tall_rows  # panels of a group
+        channels_in, sums, height = data[at.channels_in], data[at.sums], data[at.height]
+        each = (data[at.panel_rows] + height - 1) // height  # panels of a group
         count, parts = data[at.groups] * each, data[at.parts]
         for panel in range(count * part // parts, count * (part + 1) // parts):
-            g, first = panel // each, panel % each * tall_rows
+            g, first = panel // each, panel % each * height
             to, left = (g * data[at.panel_rows] + first) * channels_in * len(taps), sums - first
-            rows = min(tall_rows, data[at.panel_rows] - first)
+            rows = min(height, data[at.panel_rows] - first)
+            source = g * data[at.by_group] + first * data[at.by_sum]
+            if data[at.lines] and rows <= left:
+                begin, target = data[at.weights] + source * size, data[at.target] + to * size
+                turn_rows(begin, data[at.by_sum], rows, channels_in * len(taps), target, rows)
+                continue
             for j in range(channels_in):
                 for k in range(len(taps)):
-                    source = g * data[at.by_group] + first * data[at.by_sum]
-                    source += j * data[at.by_channel_in] + taps[k] * data[at.by_tap]
+                    here = source + j * data[at.by_channel_in] + taps[k] * data[at.by_tap]
                     for m in range(rows):
-                        panels[to + m] = w[source + m * data[at.by_sum]] if m < left else 0
+                        panels[to + m] = w[here + m * data[at.by_sum]] if m < left else 0
                     to += rows
 
     return pack
