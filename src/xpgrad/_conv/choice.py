@@ -8,7 +8,7 @@ For each of the three sums of a call, the rule takes the first method that fits.
 3. ``taps`` for few channels: C * O at most 64 with compiled loops, else at most 4;
 4. ``winograd`` if it is possible and costs less than the direct sum;
 5. with compiled loops the cheapest of ``taps``, ``patches``, ``clipped`` and ``pointwise``. ``taps`` copies
-   no patches, but packs weights slowly and wastes parts of tiles if rows are short; ``clipped`` does not
+   no patches, but packs weights slowly, and a tile has no more positions than a row; ``clipped`` does not
    multiply padding, but has a product for each tap; ``pointwise`` copies nothing, but wastes the rest of a
    vector behind each image;
 6. from 8 input channels on, enough for a product at each tap, ``clipped`` if a fifth of the multiplications
@@ -113,9 +113,10 @@ class _CompiledCosts(NamedTuple):
 # compiled loops all methods except Fourier's are faster. Rows of taps: 3,000 geometries, one thread and two.
 # A new shape takes 2 ms longer to record than `taps`, so the weights are above the fit, and all passes cost
 # as much as 0.1 ms: of 530 geometries that the rule chooses, 8 take longer than by the best direct sum.
-# Strides of 2: 250 geometries, one thread and two.
+# Strides of 2: 250 geometries, one thread and two. Input gradients and weights of ``taps``: 760 geometries,
+# two threads. In 510 others, one thread and two, the chosen methods take 1.03 of the best ones' time.
 _COMPILED = _CompiledCosts(
-    tap=0.52, tap_of_input=0.52, weight_in_tiles=28.0, passes_of_tiles=1e6,
+    tap=0.52, tap_of_input=0.56, weight_in_tiles=12.0, passes_of_tiles=1e6,
     patches=0.46, weight=5.0, patch_element=7.5, patch_element_added=11.0,
     weight_of_tap=30.0, passes_of_tap=1.3e6,
     pointwise=0.43,
@@ -131,7 +132,7 @@ _FEW_REGISTERS = _COMPILED._replace(tap_of_input=0.65)
 # chosen methods take 1.034 of the best ones' time, by the costs above 1.048. For elements that are split and
 # passes of a tap there were 132 dilated geometries more; there it is 1.033.
 _TWO_UNITS = _CompiledCosts(
-    tap=0.52, tap_of_input=0.52, weight_in_tiles=56.0, passes_of_tiles=2e6,
+    tap=0.52, tap_of_input=0.52, weight_in_tiles=24.0, passes_of_tiles=2e6,
     patches=0.46, weight=10.0, patch_element=15.0, patch_element_added=13.0,
     weight_of_tap=60.0, passes_of_tap=1.3e6,
     pointwise=0.43,

@@ -206,8 +206,8 @@ ShiftedSums = namedtuple(
 """Weighted sums of shifted images; see `images.compiled_shifts`.
 
 An item is a stretch of a group of an image, a whole image if loops are over positions. A part's memory has
-the grid, `room` elements for each channel, and then the sums, in rows of `line`. The packed weights of a
-group have `panel_rows` rows.
+the grid, `room` elements for each channel, then the sums of a panel, in rows of `line`, and then the tile, if
+its vectors have sums. The packed weights of a group have `panel_rows` rows.
 """
 holds(ShiftedSums, shared=Shared, images=Batch, rows=Table, parts=Table, results=Batch)
 
