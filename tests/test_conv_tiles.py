@@ -24,12 +24,14 @@ from xpgrad.engine.images import compiled_shifts, row_tiles, shifts, windows
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
-# Sums of a group that end in a low panel of tiles, in a tall one, in none; products of one vector up to four.
+# Sums of a group that fill vectors, or end in a low panel of tiles, in a tall one, in none; products of one vector
+# up to four.
 CASES = {
     "a vector": Case((3, 6, 9, 11), (3, 6, 3, 3), {"pads": 1}),
     "two vectors": Case((2, 9, 23, 21), (30, 9, 5, 4), {"strides": [2, 3], "pads": [2, 1, 1, 2]}),
     "three vectors": Case((2, 24, 9, 11), (94, 12, 3, 3), {"pads": 1, "group": 2, "dilations": [2, 1]}),
     "four vectors": Case((1, 16, 301), (70, 16, 3), {"strides": 2, "pads": [3, 0]}),
+    "rows in pieces that overlap": Case((2, 33, 4, 31), (48, 33, 3, 3), {"pads": 1}),
     "three dimensions": Case((2, 6, 5, 6, 7), (12, 3, 2, 3, 2), {"strides": [2, 1, 3], "group": 2}),
     "phases that nothing meets": Case((2, 7, 13, 9), (8, 7, 2, 1), {"strides": [4, 3], "pads": [1, 0, 3, 0]}),
 }
@@ -80,6 +82,7 @@ def test_many_channels(name: str, dtype: str) -> None:
         ("many registers", "two vectors"),
         ("few registers", "phases that nothing meets"),
         ("short vectors", "two vectors"),
+        ("short vectors", "rows in pieces that overlap"),
     ],
 )
 def test_tiles_for_other_machines(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
