@@ -24,8 +24,8 @@ from xpgrad.engine.images import compiled_shifts, row_tiles, shifts, windows
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
-# Sums of a group that fill vectors, or end in a low panel of tiles, in a tall one, in none; products of one vector
-# up to four.
+# Sums of a group that fill vectors, or end in a low panel of tiles, in a tall one, in none; products of one
+# vector up to four.
 CASES = {
     "a vector": Case((3, 6, 9, 11), (3, 6, 3, 3), {"pads": 1}),
     "two vectors": Case((2, 9, 23, 21), (30, 9, 5, 4), {"strides": [2, 3], "pads": [2, 1, 1, 2]}),

@@ -116,7 +116,7 @@ class _CompiledCosts(NamedTuple):
 # Strides of 2: 250 geometries, one thread and two. Input gradients and weights of ``taps``: 760 geometries,
 # two threads. In 510 others, one thread and two, the chosen methods take 1.03 of the best ones' time.
 _COMPILED = _CompiledCosts(
-    tap=0.52, tap_of_input=0.56, weight_in_tiles=12.0, passes_of_tiles=1e6,
+    tap=0.52, tap_of_input=0.55, weight_in_tiles=12.0, passes_of_tiles=1e6,
     patches=0.46, weight=5.0, patch_element=7.5, patch_element_added=11.0,
     weight_of_tap=30.0, passes_of_tap=1.3e6,
     pointwise=0.43,
@@ -124,15 +124,13 @@ _COMPILED = _CompiledCosts(
     rows=_WinogradCosts(0.55, 10.0, 12.0, 3e6, added=15.0, split=25.0),
     phases=_WinogradCosts(0.49, 25.0, 12.0, 2e5),
 )  # fmt: skip
-# Tiles of 16 registers: 46 geometries on an AMD EPYC (Zen 3); the other sums need no cost of their own.
-_FEW_REGISTERS = _COMPILED._replace(tap_of_input=0.65)
 # With two units a multiplication takes half the time, so all else costs twice as much; fitted to 744
 # geometries on an Intel Xeon with AMX, one thread and two. Some weights differ: the phases' kernels cost
 # twice as much again, elements that are added 0.6. In 459 other geometries (`asv_bench/conv_choice.py`) the
 # chosen methods take 1.034 of the best ones' time, by the costs above 1.048. For elements that are split and
 # passes of a tap there were 132 dilated geometries more; there it is 1.033.
 _TWO_UNITS = _CompiledCosts(
-    tap=0.52, tap_of_input=0.52, weight_in_tiles=24.0, passes_of_tiles=2e6,
+    tap=0.52, tap_of_input=0.52, weight_in_tiles=56.0, passes_of_tiles=2e6,
     patches=0.46, weight=10.0, patch_element=15.0, patch_element_added=13.0,
     weight_of_tap=60.0, passes_of_tap=1.3e6,
     pointwise=0.43,
@@ -178,9 +176,7 @@ def _compiled_costs(engine: Engine) -> _CompiledCosts | None:
     """The costs of compiled methods on this machine; None if the engine does not compile."""
     if not engine.compiles():
         return None
-    return (
-        _TWO_UNITS if engine.has_two_units() else _FEW_REGISTERS if engine.has_few_registers() else _COMPILED
-    )
+    return _TWO_UNITS if engine.has_two_units() else _COMPILED
 
 
 def _cheapest(costs: dict[str, float]) -> str:

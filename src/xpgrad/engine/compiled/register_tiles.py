@@ -67,11 +67,6 @@ def tiles() -> Tiles:
     return (_MANY_REGISTERS if many else _FEW_REGISTERS)._replace(bytes=16)
 
 
-def has_few_registers() -> bool:
-    """Whether this machine's tiles are those for 16 registers."""
-    return tiles().tall == _FEW_REGISTERS.tall
-
-
 # CPUs with two units for multiplications of 64 bytes, by LLVM's names, and the features of later ones, which
 # LLVM may take for another CPU in a virtual machine.
 _TWO_UNITS = ("skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "znver5")

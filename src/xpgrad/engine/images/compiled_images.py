@@ -53,14 +53,6 @@ class CompiledImages(InPlaceImages):
     def run_plan(self, plan: ShiftPlan, arrays: Sequence[Any]) -> None:
         """Call a plan's function, with memory for its work."""
 
-    def has_few_registers(self) -> bool:
-        """By the tiles of matrix products, if loops are compiled."""
-        if not self.compiles():
-            return False
-        from xpgrad.engine.compiled.register_tiles import has_few_registers
-
-        return has_few_registers()
-
     def has_two_units(self) -> bool:
         """By the machine's name and features, if loops are compiled."""
         if not self.compiles():

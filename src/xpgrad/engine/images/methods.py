@@ -70,10 +70,6 @@ class Images(FourierTransforms, Protocol):
         """Whether the loops over images are compiled."""
         return False
 
-    def has_few_registers(self) -> bool:
-        """Whether compiled loops have 16 vector registers: sums over taps are slow there beside products."""
-        return False
-
     def has_two_units(self) -> bool:
         """Whether compiled loops multiply twice as much in a cycle as on most machines."""
         return False
