@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.32, 1.08, 2.0),
-        "GRU": (3.15, 1.69, 14.18),
-        "RNN": (2.64, 1.66, 7.52),
-        "Conv1d": (1.63, 1.1, 2.38),
-        "Conv2d": (1.63, 1.1, 2.38),
-        "Conv3d": (1.63, 1.1, 2.38),
+        "LSTM": (1.36, 1.06, 1.95),
+        "GRU": (3.23, 1.79, 14.38),
+        "RNN": (2.76, 1.6, 7.91),
+        "Conv1d": (1.59, 1.04, 1.98),
+        "Conv2d": (1.59, 1.04, 1.98),
+        "Conv3d": (1.59, 1.04, 1.98),
     },
     "AMD EPYC without AVX-512, 2 threads": {
         "LSTM": (1.47, 1.06, 2.3),

@@ -361,7 +361,7 @@ def row_sums(data, part, real):
 def _sums_along_grid(dtype, tiles):
     """The function for tiles side by side, whose vectors have positions: all those of a stretch.
 
-    It returns the height of the panel, of whose sums `left` and those behind are left.
+    `left` sums of the group are left, the panel's among them. It returns the panel's height.
     """
     size, lanes = np.dtype(dtype).itemsize, tiles.lanes(dtype)
     tall_rows, flat_rows = tiles.tall[0], tiles.flat[0]
@@ -395,10 +395,7 @@ def _sums_along_grid(dtype, tiles):
 
 
 def _sums_along_rows(dtype, tiles, vectors):
-    """The function for tiles whose vectors have sums, for the positions in `rows` of the grid only.
-
-    It returns the height of the panel.
-    """
+    """As `_sums_along_grid` for tiles whose vectors have sums, for the positions in rows of the grid only."""
     size, lanes, most = np.dtype(dtype).itemsize, tiles.lanes(dtype), tiles.turned[vectors - 1]
     width = vectors * lanes
     tile, turn = turned_tile(dtype, lanes, most, vectors), turn_tile(dtype, lanes)
