@@ -199,7 +199,7 @@ def test_convolutions(seed, planned, guarded):
     rng, table = np.random.default_rng(seed), thresholds()
     for dtype, threads in itertools.product(["float32", "float64"], [1, 2, 3]):
         group = int(rng.choice([1, 1, 2]))
-        C, O = (group * near(rng, table.channels, 20) for _ in "CO")
+        C, O = (group * near(rng, table.channels, 50) for _ in "CO")
         positions, height = near(rng, table.positions, 1100), int(rng.integers(1, 9))
         size = height, max(positions // height, 1)
         kernel = [int(rng.integers(1, min(4, s) + 1)) for s in size]

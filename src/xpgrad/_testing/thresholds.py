@@ -27,20 +27,21 @@ class Thresholds(NamedTuple):
     elements: tuple[int, ...]
     """Elements of an array: blocks, and the least number that threads share."""
     channels: tuple[int, ...]
-    """Channels of images: tiles instead of loops."""
+    """Channels of images: tiles instead of loops, vectors of sums."""
     positions: tuple[int, ...]
-    """Positions in images: blocks, stretches."""
+    """Positions in images: tiles, blocks, stretches."""
 
 
 def thresholds() -> Thresholds:
     """The table for this machine; without llvmlite, for a machine with vectors of 32 bytes."""
     size, height, vectors, low, columns = 32, 4, 3, 2, 128
+    turned: tuple[int, ...] = 8, 6, 4
     if jit_enabled():
         from xpgrad.engine.compiled.register_tiles import tiles
         from xpgrad.engine.images.compiled_shifts import COLUMNS
 
         kinds, columns = tiles(), COLUMNS
-        size, (height, vectors), low = kinds.bytes, kinds.tall, kinds.flat[0]
+        size, (height, vectors), low, turned = kinds.bytes, kinds.tall, kinds.flat[0], kinds.turned
     lanes = size // 8, size // 4
     block = matrix.largest_block(1 << 20)
     return Thresholds(
@@ -48,8 +49,8 @@ def thresholds() -> Thresholds:
         features=(*(k * lane for k in (1, vectors, vectors + 1) for lane in lanes), 32, 128),
         rows=(matrix.ROWS, matrix.PACKED_ROWS, block, 2 * block, 3 * block, machine.CHUNK_ROWS),
         elements=(1024, sharing.TIME_LOOP, sharing.COPY, sharing.ARRAY),
-        channels=(1, 2, low, height, *lanes),
-        positions=(lanes[1], columns, 8 * columns),
+        channels=(1, 2, low, height, *(k * lane for k in range(1, len(turned) + 1) for lane in lanes)),
+        positions=(lanes[1], *turned, columns, 8 * columns),
     )
 
 
