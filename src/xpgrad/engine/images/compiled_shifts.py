@@ -72,10 +72,9 @@ def packed_starts(
 ) -> tuple[bool, tuple[int, ...], int]:
     """Whether weights of a shape are for tiles, where each part begins when packed, and the packed size."""
     group, sums, channels_in, _ = shape
-    many = _many_channels(sums, channels_in)
-    each = group * channels_in * (_Panels.of(dtype, sums, tiles()).rows if many else sums)
+    each = group * channels_in * _Panels.of(dtype, sums, channels_in, tiles()).rows
     *starts, size = itertools.accumulate((each * len(part) for part in taps), initial=0)
-    return many, tuple(starts), size
+    return _many_channels(sums, channels_in), tuple(starts), size
 
 
 class _Panels(NamedTuple):
@@ -98,8 +97,10 @@ class _Panels(NamedTuple):
     tile: int = 0
 
     @classmethod
-    def of(cls, dtype: np.dtype, sums: int, kinds: Tiles) -> _Panels:
-        """Vectors have sums unless too much of them would be empty."""
+    def of(cls, dtype: np.dtype, sums: int, channels_in: int, kinds: Tiles) -> _Panels:
+        """Without tiles a panel is a sum. Vectors have sums unless too much of them would be empty."""
+        if not _many_channels(sums, channels_in):
+            return cls(0, 1, sums)
         lanes, tall, low = kinds.lanes(dtype), kinds.tall[0], kinds.flat[0]
         vectors = _vectors(sums, lanes, kinds.turned)
         rows = rounded_up(sums, vectors * lanes)
@@ -119,7 +120,7 @@ def tap_packing(
     numbers = integers(part)
     by_group, by_sum, by_channel_in, by_tap = by
     group, sums, channels_in, _ = shape
-    panels = _Panels.of(dtype, sums, tiles())
+    panels = _Panels.of(dtype, sums, channels_in, tiles())
     record = TapPacking(
         parts=parts, weights=0, by_group=by_group, by_sum=by_sum, by_channel_in=by_channel_in,
         by_tap=by_tap, groups=group, sums=sums, panel_rows=panels.rows, height=panels.height,
@@ -218,9 +219,8 @@ def plan_of_sums(
     (group, sums, channels_in), places = weights, shifts.places
     tables = sum_tables(shifts, images[2:], starts)
     many, taken = _many_channels(sums, channels_in), tables.end - tables.begin
-    name, panels = "sums_by_positions", _Panels(0, 1, sums)
-    if many:
-        name, panels = "sums_by_tiles", _Panels.of(dtype, sums, setting.tiles)
+    name = "sums_by_tiles" if many else "sums_by_positions"
+    panels = _Panels.of(dtype, sums, channels_in, setting.tiles)
     multiplications = images[0] * group * sums * channels_in * len(tables.taps) * taken
     threads = setting.threads_for(multiplications)
     if many and taken:

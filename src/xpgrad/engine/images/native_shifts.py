@@ -426,8 +426,9 @@ def sums_by_tiles(dtype, tiles, vectors):
     Vectors have sums if so many `vectors` are in a tile, else positions.
     """
     real, size, tiles = np.dtype(dtype).type, np.dtype(dtype).itemsize, Tiles(*tiles)
+    lanes = tiles.lanes(dtype)
     of_panel = _sums_along_rows(dtype, tiles, vectors) if vectors else _sums_along_grid(dtype, tiles)
-    (_, place_group), collect = _placing(dtype, tiles.lanes(dtype)), _collecting(dtype, tiles.lanes(dtype))
+    (_, place_group), collect = _placing(dtype, lanes), _collecting(dtype, lanes)
 
     @inside("contract")
     def sum_of_shifts(data, part):
@@ -491,6 +492,27 @@ def _turning(dtype, lanes):
     return turn_rows
 
 
+def _columns_of_rows(dtype, lanes):
+    """The function that writes each position in rows of a grid as a column, and its place, and counts them.
+
+    The rows' position 0 has the place `low`. Positions between rows have no column.
+    """
+    size, turn_rows = np.dtype(dtype).itemsize, _turning(dtype, lanes)
+
+    @inside("contract")
+    def fill(image, by_channel, channels, rows, count, low, columns, width, places):
+        found = 0
+        for r in range(count):
+            source, to = image + size * rows[r, 0], columns + size * width * found
+            turn_rows(source, by_channel, channels, rows[r, 2], to, width)
+            for q in range(rows[r, 2]):
+                places[found + q] = low + rows[r, 1] + q
+            found += rows[r, 2]
+        return found
+
+    return fill
+
+
 def products_by_tiles(dtype, tiles, vectors, several):
     """The function ``(data, part)`` of a ShiftedProducts, for groups of many channels.
 
@@ -499,7 +521,7 @@ def products_by_tiles(dtype, tiles, vectors, several):
     """
     real, size, tiles = np.dtype(dtype).type, np.dtype(dtype).itemsize, Tiles(*tiles)
     lanes, tile_rows = tiles.bytes // size, tiles.products[vectors - 1]
-    tile, turn_rows = product_tile(dtype, lanes, tile_rows, vectors), _turning(dtype, lanes)
+    tile, fill = product_tile(dtype, lanes, tile_rows, vectors), _columns_of_rows(dtype, lanes)
     _, place_group = _placing(dtype, lanes)
 
     @inside("contract")
@@ -523,7 +545,7 @@ def products_by_tiles(dtype, tiles, vectors, several):
         placed, turned = scratch(len(rows), np.int64, 5), scratch(len(a_rows), np.int64, 5)
         places = scratch(several, np.int64)
         offsets_at, places_at = offsets.ctypes.data, places.ctypes.data
-        columns[:] = 0
+        columns[:] = 0  # a block with fewer channels leaves the others' elements, which no result has
         item = bounds[part]
         while item < bounds[part + 1]:
             g = item // by_group
@@ -539,13 +561,10 @@ def products_by_tiles(dtype, tiles, vectors, several):
                     channels = min(width, sums - block * width)
                     image = _image_of(data, a, n, g * sums + block * width, size)
                     for t in range(0, here, several):
-                        count = 0
-                        for r in range(_stretch_of(a_rows, low + t, min(several, here - t), turned)):
-                            source, to = image + size * turned[r, 0], columns_at + size * width * count
-                            turn_rows(source, data[a.channel], channels, turned[r, 2], to, width)
-                            for q in range(turned[r, 2]):
-                                places[count + q] = t + turned[r, 1] + q
-                            count += turned[r, 2]
+                        count = _stretch_of(a_rows, low + t, min(several, here - t), turned)
+                        count = fill(
+                            image, data[a.channel], channels, turned, count, t, columns_at, width, places
+                        )  # fmt: skip
                         for k in range(0, height, tile_rows):
                             target, own = totals_at + (block * height + k) * width * size, offsets_at + k * 8
                             tile(grid_at, own, places_at, columns_at, count, target, width)
