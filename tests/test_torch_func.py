@@ -362,6 +362,20 @@ def test_second_derivatives_in_every_order_of_modes(operator):
     torch.testing.assert_close(hessian(loss)(X), expected, rtol=1e-10, atol=1e-10)
 
 
+@every_operator
+def test_the_gradient_is_linear_in_a_cotangent_of_zero_too(operator):
+    names, operands = operator.differentiable, operator.operands()
+    leaves = [operands[n].requires_grad_() for n in names]
+    outputs = operator.of(operands, names)(*leaves)
+
+    def slopes(cotangents):
+        given = [d.requires_grad_() for d in cotangents]
+        grads = torch.autograd.grad(outputs, leaves, given, create_graph=True, retain_graph=True)
+        return torch.autograd.grad(weighted(grads), given, retain_graph=True)
+
+    assert_equal(slopes([torch.zeros_like(y) for y in outputs]), slopes(tangents_of(outputs)))
+
+
 @those_with("weights")
 def test_mixed_second_derivatives_of_parameters(operator):
     """The product of the Hessian in W and X with a vector, forward over reverse and reverse over reverse."""

@@ -109,19 +109,28 @@ def test_cross_entropy_gradcheck(kind, reduction, smoothing):
     assert gradgradcheck(call, x)
 
 
-def test_probabilities_may_require_a_gradient():
-    x, target = draw(4, 5), probabilities((4, 5))
-    ours, theirs = both("cross_entropy", label_smoothing=0.1)
-    assert_same(ours, theirs, x, target)
+CERTAIN = torch.eye(5, dtype=torch.float64)[[3, 0, 0, 4]]  # probabilities of 0 and 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("target", [probabilities((4, 5)), CERTAIN], ids=["between", "certain"])
+def test_probabilities_may_require_a_gradient(target, smoothing):
+    ours, theirs = both("cross_entropy", label_smoothing=smoothing)
+    assert_same(ours, theirs, draw(4, 5), target)
 
 
 @every_reduction
+@pytest.mark.parametrize("certain", [False, True], ids=["between", "certain"])
 @pytest.mark.parametrize("kind", ["classes", "probabilities", "binary"])
-def test_targets_and_weights_are_differentiable_twice(kind, reduction):
-    """Together with the logits, each on its own and mixed."""
+def test_targets_and_weights_are_differentiable_twice(kind, certain, reduction):
+    """Together with the logits, each on its own and mixed; `certain` targets and weights have zeros."""
     shape = (3, 4)
-    x, weight = draw(*shape).requires_grad_(), (draw(4, seed=4).abs() + 0.1).requires_grad_()
+    x, weight = draw(*shape), draw(4, seed=4).abs() + 0.1
     target = classes(shape) if kind == "classes" else probabilities(shape)
+    if certain:
+        weight[1] = 0.0
+        target = target if kind == "classes" else torch.eye(4, dtype=x.dtype)[[3, 0, 1]]
+    x, weight = x.requires_grad_(), weight.requires_grad_()
     if kind != "classes":
         target = target.requires_grad_()
     if kind == "binary":
@@ -188,9 +197,10 @@ def test_binary_gradcheck(reduction):
     assert gradgradcheck(call, x)
 
 
-def test_targets_may_require_a_gradient():
+@pytest.mark.parametrize("target", [torch.sigmoid(draw(4, 5, seed=7)), CERTAIN], ids=["between", "certain"])
+def test_targets_may_require_a_gradient(target):
     ours, theirs = both("binary_cross_entropy_with_logits", pos_weight=draw(5, seed=5).abs())
-    assert_same(ours, theirs, draw(4, 5), torch.sigmoid(draw(4, 5, seed=7)))
+    assert_same(ours, theirs, draw(4, 5), target)
 
 
 # ------------------------------------------------------------------------------------------------- in common

@@ -306,14 +306,20 @@ def hard_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: 
 # --- as a loss ----------------------------------------------------------------------------------------
 
 
+def times_share(xp: Any, share: Any, value: Any) -> Any:
+    """``share * value``, which is 0 for a share of 0 even if the value is inf or NaN.
+
+    The value changes, not the product, so that its derivative for the share is right at 0 too.
+    """
+    known = xp.where(value - value == 0, value, xp.zeros_like(value))
+    return share * xp.where(share == 0, known, value)
+
+
 def binary_cross_entropy(xp: Any, x: Any, t: Any, weight: Any, pos_weight: Any) -> tuple:
     """For logits x and targets t."""
     small = xp.log1p(xp.exp(xp.where(x < 0, x, -x)))
-    yes = t * (xp.where(x < 0, -x, xp.zeros_like(x)) + small)
-    no = (1 - t) * (xp.where(x < 0, xp.zeros_like(x), x) + small)
-    # a target without probability does not count, so 0 times inf is 0
-    yes = xp.where(t == 0, xp.zeros_like(x), yes)
-    no = xp.where(t == 1, xp.zeros_like(x), no)
+    yes = times_share(xp, t, xp.where(x < 0, -x, xp.zeros_like(x)) + small)
+    no = times_share(xp, 1 - t, xp.where(x < 0, xp.zeros_like(x), x) + small)
     if pos_weight is not None:
         yes = yes * pos_weight
     loss = yes + no

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from xpgrad._elementwise.activation_formulas import times_share
 from xpgrad.engine import RowFormula, Step
 
 
@@ -115,7 +116,7 @@ def exponential_and_share(
     """A class's exponential, its target, and its part of the second term: 0 if its target is 0."""
     below = below_peak(xp, x, peak)
     t = target(xp, x, p, label, number, weight, keep, spread)
-    return xp.exp(below), t, xp.where(t == 0, xp.zeros_like(x), t * below)
+    return xp.exp(below), t, times_share(xp, t, below)
 
 
 def loss_of_row(xp: Any, total: Any, mass: Any, expected: Any) -> tuple:
@@ -133,13 +134,13 @@ def exponentials_and_target(
 
 
 def factors(xp: Any, total: Any, mass: Any, d: Any) -> tuple:
-    """The factors of the target and of e: 0 for ignored rows."""
-    return d, xp.where(d == 0, d, d * mass / total)
+    """The factors of the target and of e: 0 for ignored rows, even with NaN."""
+    return d, times_share(xp, d, mass / total)
 
 
 def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
-    """The gradient; 0 if its factor is 0, even with NaN in an ignored row."""
-    return xp.where(factor == 0, xp.zeros_like(e), e * share_factor - t * factor)
+    """The gradient. A row with NaN has it in its factor, unless it is ignored."""
+    return xp.where(e - e == 0, e, xp.zeros_like(e)) * share_factor - t * factor
 
 
 def cross_entropy_pullback(
