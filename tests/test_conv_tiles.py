@@ -210,6 +210,25 @@ def _forget_plans() -> None:
         plans.cache_clear()
 
 
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize(("channels", "sums"), [(1, 1), (2, 4)])
+def test_products_in_pieces(channels: int, sums: int, dtype: str) -> None:
+    """Groups of few channels, and an image of more products than a partial sum has."""
+    check(Case((1, channels, 41, 803), (sums, channels, 3, 3), {"pads": 1}), dtype)
+
+
+@pytest.mark.parametrize(("channels", "sums"), [(1, 1), (6, 16)], ids=["few channels", "tiles"])
+def test_a_large_product_hides_few_small_ones(channels: int, sums: int) -> None:
+    """Weight gradients are sums of partial sums: in float32, 1 added to 2 ** 24 is lost."""
+    X, W = np.ones((1, channels, 400_001), np.float32), np.zeros((sums, channels, 2), np.float32)
+    X[..., 0] = 2**24
+    dY = np.ones((1, sums, 400_000), np.float32)
+    dW = xpgrad.conv_grad(dY, X, W, wrt="W", method="taps").dW
+    # the partial sum that has it loses at most as many as a lane adds
+    np.testing.assert_allclose(dW[..., 0], 2**24 + 399_999, rtol=0, atol=4_500)
+    np.testing.assert_array_equal(dW[..., 1], 400_000)
+
+
 @pytest.mark.parametrize("threads", [2, 3, 7])
 @pytest.mark.parametrize(
     "name", ["two vectors", "one channel each", "phases that nothing meets", "one image"]

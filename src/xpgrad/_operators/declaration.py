@@ -8,6 +8,7 @@ functions have the defaults and the types, for type checkers.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -203,9 +204,12 @@ class Declaration:
         terms = engine.elementwise(operand.formula, [computation.lift(named[key]) for key in operand.taken])
         shape = tuple(named[name].shape)
         first = terms.ndim - len(shape)
-        axes = (*range(first), *(first + axis for axis, size in enumerate(shape) if size == 1))
+        axes = tuple(first + axis for axis, size in enumerate(shape) if size == 1)
         with engine.quiet():
             total = xp.sum(terms, axis=axes, keepdims=True) if axes else terms
+            if first:
+                rows = math.prod(total.shape[:first]), math.prod(shape)
+                total = engine.column_sums(xp.reshape(total, rows))
         return computation.lower(xp.reshape(total, shape))
 
     # --- docstrings

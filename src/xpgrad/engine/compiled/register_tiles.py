@@ -139,6 +139,8 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
     each row, and `count` places. For m below `rows` and i below ``width = vectors * lanes`` it sets
 
         target[m * line + i] += sum over p of elements[offsets[m] + places[p]] * columns[p * width + i]
+
+    The target joins at the end: added to a sum of millions of products, a product would lose digits.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -146,12 +148,12 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
         elements, columns, target = code.reals(elements), code.reals(columns), code.reals(target)
         offsets, places = (code.builder.inttoptr(one, INT64.as_pointer()) for one in (offsets, places))
         stretches = [code.at(elements, code.builder.load(code.at(offsets, m))) for m in range(rows)]
-        before = code.places(target, line, rows, vectors)
-        sums = TileSums(code, ((code.load(place) for place in row) for row in before))
+        sums = TileSums.zeros(code, rows, vectors)
         with code.loop(count) as p:
             start = code.at(columns, code.times(p, vectors * lanes))
             loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
             sums.multiply_add(stretches, code.builder.load(code.at(places, p)), loaded)
+        sums.add(target, line)
         sums.store(target, line)
 
     return vector_function(dtype, lanes, generate)
@@ -232,7 +234,8 @@ def matrix_tile(
             for m in range(rows):
                 ask_row(INT64(m))
             code.repeat(multiply, INT64(0), count, passes)
-        sums.add(c, c_line, mask, code.equal(add, ADD))
+        with builder.if_then(code.equal(add, ADD)):
+            sums.add(c, c_line, mask)
         past = None
         if streams:
             whole = code.equal(columns, panels * vectors * lanes)

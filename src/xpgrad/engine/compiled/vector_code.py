@@ -281,15 +281,14 @@ class TileSums:
         for variable, place, own in self._vectors(source, line, mask):
             self._code.builder.store(self._code.load(place, own), variable)
 
-    def add(self, source: Any, line: Any, mask: Any, adds: Any) -> None:
-        """Load a tile and add it, if `adds` holds."""
+    def add(self, source: Any, line: Any, mask: Any = None) -> None:
+        """Load a tile and add it."""
         builder = self._code.builder
-        with builder.if_then(adds):
-            before = TileSums.zeros(self._code, len(self._rows), len(self._rows[0]))
-            before.load(source, line, mask)
-            for row, others in zip(self._rows, before._rows, strict=True):
-                for variable, other in zip(row, others, strict=True):
-                    builder.store(builder.fadd(builder.load(other), builder.load(variable)), variable)
+        before = TileSums.zeros(self._code, len(self._rows), len(self._rows[0]))
+        before.load(source, line, mask)
+        for row, others in zip(self._rows, before._rows, strict=True):
+            for variable, other in zip(row, others, strict=True):
+                builder.store(builder.fadd(builder.load(other), builder.load(variable)), variable)
 
     def store(self, target: Any, line: Any, mask: Any = None, past: Any = None) -> None:
         """Store the tile; if `past` holds, whole vectors past the caches."""

@@ -33,6 +33,7 @@ from xpgrad.engine.images.row_tiles import row_tile
 _SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
 _PACKING, _ROWS, _PATCHES = positions(TapPacking), positions(RowSums), positions(PatchRows)
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
+_PIECE = 16384  # products of a partial sum: one sum of an image of millions of positions would lose digits
 
 
 @inside()
@@ -337,7 +338,9 @@ def products_by_positions(dtype, lanes):
             for o in range(g * sums, (g + 1) * sums):
                 place_group(data, a, n, o, a_rows, len(a_rows), other_at, 0, 1)
                 line = results + size * o * terms
-                add_products(0, terms, line, grid_at, offsets_at, other_at, length)
+                for low in range(0, length, _PIECE):
+                    low_at, here = size * low, min(_PIECE, length - low)
+                    add_products(0, terms, line, grid_at + low_at, offsets_at, other_at + low_at, here)
         release(offsets)
 
     return products_of_shifts
