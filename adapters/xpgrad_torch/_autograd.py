@@ -24,6 +24,7 @@ from xpgrad_torch._kept import keep, was_written_to, without_views
 from xpgrad_torch._kernel import TorchKernel
 from xpgrad_torch._lengths import LENGTHS, LengthsMemory
 from xpgrad_torch._opacus import collecting
+from xpgrad_torch._overrides import as_plain
 from xpgrad_torch._private import (
     add_older_batch,
     applied_unwatched,
@@ -527,7 +528,8 @@ def apply(
         )[:wanted_outputs]  # fmt: skip
     try:
         if not followed and kernel.has_programs(operands):
-            layout, flat = flattened(operands)
+            layout, parameters = flattened(operands)
+            flat = as_plain(parameters)
             rows = () if again or collecting.get() is not None else kernel.rows_of(operands, wanted_outputs)
             own = {**attributes, "rows_of": rows} if rows else attributes
             count = len(kernel.cotangents) if wanted_outputs is None else wanted_outputs
@@ -537,7 +539,8 @@ def apply(
         elif is_forward_mode():
             outputs = _as_many_operators(kernel, operands, attributes, grad_only)
         else:
-            outputs = _apart(kernel, _XpgradKernel.apply(kernel, *operands, attributes, grad_only, again))
+            plain = as_plain(operands)
+            outputs = _apart(kernel, _XpgradKernel.apply(kernel, *plain, attributes, grad_only, again))
     except Exception:
         kernel.explain(operands)
         raise

@@ -14,6 +14,7 @@ from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._lengths import LENGTHS
+from xpgrad_torch._profiling import shown
 from xpgrad_torch._programs import PlannedFunction, find, head_of
 from xpgrad_torch._stacked import Stacked, flattened
 
@@ -106,7 +107,7 @@ class TorchKernel(KernelDescription):
             options = self.forward_options(attributes)
             return without_views(self._run_planned(0, operands, options))
         named = dict(zip(self.operands, operands, strict=True))
-        with without_autocast(operands[0]):
+        with without_autocast(operands[0]), shown(self.name):
             outputs = self.function(0)(**named, **attributes)
             if self._has_channels_last(named):
                 outputs = to_channels_last(outputs)
@@ -159,7 +160,8 @@ class TorchKernel(KernelDescription):
                     grads |= self.by_operand(self._run_planned(1, arrays, options))
                 else:
                     named: dict[str, Any] = dict(zip(self.arguments, arrays, strict=True))
-                    grads |= self.by_operand(run_foreign(self.function(1), **named, **options))
+                    with shown(self.gradient_name):
+                        grads |= self.by_operand(run_foreign(self.function(1), **named, **options))
                     if not per_sample and self._has_channels_last(named):
                         grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
             if len(own) < len(wrt):

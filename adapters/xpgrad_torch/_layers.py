@@ -16,6 +16,7 @@ from xpgrad_torch._kernel import check_flag, is_single, type_of
 from xpgrad_torch._lengths import LENGTHS, in_time_major, lengths_tensor, with_resets
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import collecting
+from xpgrad_torch._overrides import are_replaceable, handed_over
 from xpgrad_torch._packing import PackedRows, are_rows_taken
 from xpgrad_torch._private import parameters_in
 from xpgrad_torch._recurrent import Recurrent, States, run_packed
@@ -202,6 +203,8 @@ class Layers(OneLayer, Generic[_State]):
         """
         if isinstance(input, Proxy):
             return as_node(self, input, hx, lengths, reset)
+        if are_replaceable((input,)):
+            return handed_over(self._KERNEL, lambda X: self.forward(X, hx, lengths, reset), (input,))
         if isinstance(input, PackedSequence):
             if lengths is not None:
                 raise ValueError(

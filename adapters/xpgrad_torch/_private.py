@@ -151,6 +151,15 @@ def base_of(x: Tensor) -> Tensor:
     return x if base is None else base
 
 
+# --- the profiler. Without this name it shows no kernels.
+_profiler = torch.autograd.profiler
+
+
+def is_profiling() -> bool:
+    """Tell whether PyTorch's profiler is on."""
+    return getattr(_profiler, "_is_profiler_enabled", False)
+
+
 # The classes of tensors that are plain memory. Others may replace operations.
 PLAIN_KINDS = frozenset({Tensor, nn.Parameter})
 

@@ -15,6 +15,7 @@ from xpgrad._operators.for_adapters import PlannedCall, run_foreign
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
+from xpgrad_torch._profiling import is_profiling, shown
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 from xpgrad_torch.engine import TorchEngine, look_at, new_result
 
@@ -71,6 +72,12 @@ class Ready(NamedTuple):
 
     def run(self) -> list[Any]:
         """Return the results."""
+        if is_profiling():
+            with shown(self.known.function.name):
+                return self._run()
+        return self._run()
+
+    def _run(self) -> list[Any]:
         addresses = [self.addresses[k] for k in self.known.order]
         if self.lengths.kind:
             addresses.append(self.lengths.address)
@@ -144,6 +151,7 @@ class PlannedFunction:
         takes: Callable[[Sequence[Tensor]], bool],
     ) -> None:
         self._find, self._names, self._function, self.takes = find, tuple(names), find(), takes
+        self.name = self._function.__name__
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
 
     def is_replaced(self) -> bool:
@@ -187,7 +195,7 @@ class PlannedFunction:
         # a function that replaces xpgrad's gets the weights themselves
         whole = joined(operands, Stacked.joined if self.is_replaced() else Stacked.outline)
         keywords: dict[str, Any] = {**dict(zip(self._names, whole, strict=True)), **options}
-        with without_autocast(arrays[0]):
+        with without_autocast(arrays[0]), shown(self.name):
             results = run_foreign(self._find(), **keywords, plans_out=plans_out, joined=stacked)
         if plans_out and head is not None and lengths is not None and not self.is_replaced():
             place = self.place_of_lengths(layout)

@@ -11,7 +11,9 @@ import xpgrad
 from xpgrad_torch._autograd import TorchKernel, apply, is_followed, map_older_batch
 from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._kernel import check_dense, check_flag
+from xpgrad_torch._overrides import are_replaceable, as_plain, handed_over
 from xpgrad_torch._private import applied_unwatched, base_of, is_of_older_vmap
+from xpgrad_torch._profiling import shown
 
 __all__ = ["run", "run_over"]
 
@@ -37,11 +39,12 @@ class _FirstOperand(torch.autograd.Function):
     ) -> Tensor:
         kernel, others, attributes, inplace = call
         function = getattr(xpgrad, kernel.name)
-        if inplace:
-            Y = function(X, **others, **attributes, out=X)
-            ctx.mark_dirty(X)
-        else:
-            Y = function(X.detach(), **others, **attributes)  # the core is faster without a gradient
+        with shown(kernel.name):
+            if inplace:
+                Y = function(X, **others, **attributes, out=X)
+                ctx.mark_dirty(X)
+            else:
+                Y = function(X.detach(), **others, **attributes)  # the core is faster without a gradient
         if kernel.saved:
             ctx.save_for_backward(Y)
         else:
@@ -60,7 +63,8 @@ class _FirstOperand(torch.autograd.Function):
             if not torch.is_grad_enabled():
                 saved = [None if x is None else x.detach() for x in saved]
             others = dict(zip(kernel.taken[1:], saved[1:], strict=True)) if len(saved) > 1 else {}
-            dX = getattr(xpgrad, kernel.gradient_name)(dY, saved[0], **others, **ctx.attributes)
+            with shown(kernel.gradient_name):
+                dX = getattr(xpgrad, kernel.gradient_name)(dY, saved[0], **others, **ctx.attributes)
         return dX, None, None
 
 
@@ -79,11 +83,22 @@ def run(
 
     `others` are all other operands by name, in the kernel's order; `words` are the caller's names.
     """
+    operands = (X, *others.values())
+    if are_replaceable(operands):
+
+        def again(X: Tensor, *values: Tensor | None) -> Tensor:
+            return run(kernel, X, attributes, inplace, dict(zip(others, values, strict=True)), words)
+
+        return handed_over(words.caller or kernel.name, again, operands)
+    plain = as_plain(operands)
+    if plain is not operands:
+        others = dict(zip(others, plain[1:], strict=True))
     try:
-        return _run(kernel, X, attributes, inplace, others)
+        Y = _run(kernel, plain[0], attributes, inplace, others)
     except (TypeError, ValueError, RuntimeError) as error:
         words.put_into(error, kernel.name)
         raise
+    return X if inplace else Y
 
 
 def _run(
@@ -108,7 +123,8 @@ def _run(
             return _run_in_place(kernel, X, attributes, graph)
         if graph:
             return _apply_unwatched(X, None, (kernel, others, attributes, False))
-        return getattr(xpgrad, kernel.name)(X, **others, **attributes)
+        with shown(kernel.name):
+            return getattr(xpgrad, kernel.name)(X, **others, **attributes)
     except Exception:
         check_dense(kernel.name, "input", X)
         kernel.explain((X, *others.values()) if others else (X, *(None for _ in kernel.operands[1:])))
@@ -123,7 +139,8 @@ def run_over(compute: Callable[[Tensor], Tensor], X: Tensor, inplace: bool) -> T
 
 def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
     if not graph:
-        getattr(xpgrad, kernel.name)(X, **attributes, out=X)
+        with shown(kernel.name):
+            getattr(xpgrad, kernel.name)(X, **attributes, out=X)
         if not X.is_inference():
             increment_version(X)  # graphs that have saved X notice the change
         return X

@@ -26,6 +26,7 @@ from xpgrad_torch._lengths import LENGTHS, lengths_in_memory, lengths_tensor, na
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_in_segments, check_save
 from xpgrad_torch._opacus import Sampled, hold, holder
+from xpgrad_torch._overrides import are_replaceable, as_plain, handed_over
 from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._private import parameters_of
 from xpgrad_torch._programs import Head, find, head_of
@@ -56,6 +57,14 @@ def run_recurrent(
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
     operands, grad_only = _taken_out(kernel, given)
+    if are_replaceable(operands):
+        rest = {**given, **grad_only}
+
+        def again(*operands: Any) -> Any:
+            named = dict(zip(kernel.operands, operands, strict=True))
+            return run_recurrent(name, {**named, **rest}, wanted_outputs, head)
+
+        return handed_over(name, again, operands)
     save = given.pop("save", "all")
     check_save(name, save)
     if not isinstance(save, str):
@@ -255,7 +264,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         if head is None:
             return None
         names, place = _ordered_names(self._ORDER, tuple(self._operand_parts().items()), tuple(suffixes))
-        parameters = parameters_of(self, names)
+        parameters, (X, *states) = as_plain(parameters_of(self, names)), as_plain((X, *states))
         given = states if lengths is None else (lengths, *states)
         flat = [X, *parameters[:place], *given, *parameters[place:]]
         if lengths is None:
@@ -340,6 +349,8 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
         """
         if isinstance(input, Proxy):
             return as_node(self, input, hx)
+        if are_replaceable((input,)):
+            return handed_over(self._KERNEL, lambda X: self.forward(X, hx), (input,))
         head = self._head(True, False)
         results = self._known_step(head, input, hx)
         return self._join(self._checked_step(head, input, hx) if results is None else results)

@@ -19,6 +19,7 @@ from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
+from xpgrad_torch._overrides import are_replaceable, as_plain, handed_over
 from xpgrad_torch._private import output_padding_of, padding_ends
 from xpgrad_torch._programs import Head, find, head_of
 
@@ -60,7 +61,13 @@ def _convolve(
 
     `sizes` are the arguments with a number for each dimension. The name ends with the number of dimensions.
     """
-    head = None
+    if are_replaceable(operands):
+
+        def again(*operands: Any) -> Tensor:
+            return _convolve(name, kernel, operands, sizes, groups, method)
+
+        return handed_over(name, again, operands)
+    head, operands = None, as_plain(operands)
     try:
         kernel.check(operands)
         batched = operands[0].dim() == int(name[-2]) + 2
