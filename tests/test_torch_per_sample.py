@@ -239,14 +239,14 @@ def of_samples(module, call, X, cotangents):
     return [torch.stack(each) for each in zip(*found, strict=True)]
 
 
-def assert_found(module, expected, kind):
+def assert_found(parameters, expected, kind):
     """What hangs at the parameters: gradients of samples, or norms whose joint one is that of all."""
     if kind != "norms":
-        for p, grad in zip(module.parameters(), expected, strict=True):
+        for p, grad in zip(parameters, expected, strict=True):
             torch.testing.assert_close(p.grad_sample, grad, rtol=1e-9, atol=1e-9)
             p.grad_sample = None
         return
-    ours = torch.stack([p._norm_sample for p in module.parameters()]).norm(dim=0)
+    ours = torch.stack([p._norm_sample for p in parameters]).norm(dim=0)
     theirs = torch.stack([grad.flatten(1).norm(dim=1) for grad in expected]).norm(dim=0)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -259,8 +259,6 @@ def test_opacus_finds_samples_of_every_module(opacus, build, shape, kind):
     torch.manual_seed(0)
     module = build().double()
     alone = copy.deepcopy(module)
-    if kind == "functorch" and not isinstance(module, (xpgrad_torch.Conv2d, xpgrad_torch.GRUCell)):
-        pytest.skip("its outputs are no tensor, which Opacus' own way needs")
     hooked = wrapped(opacus, module, kind)
     for _ in range(2):
         X = torch.randn(shape, dtype=torch.float64)
@@ -268,7 +266,7 @@ def test_opacus_finds_samples_of_every_module(opacus, build, shape, kind):
         c = torch.randn_like(y)
         (y * c).flatten(1).sum(1).mean().backward()
         expected = of_samples(alone, lambda m, X, n: m(X[n : n + 1]), X, [(c, 0)])
-        assert_found(module, expected, kind)
+        assert_found(list(module.parameters()), expected, kind)
 
 
 RECURRENT = {
@@ -302,7 +300,7 @@ def test_opacus_sees_all_outputs_states_and_lengths(opacus, build, kind, reducti
         expected = of_samples(
             alone, lambda m, X, n: m(X[n : n + 1], lengths=lengths[n : n + 1]), X, cotangents
         )
-        assert_found(module, expected, kind)
+        assert_found(list(module.parameters()), expected, kind)
 
 
 @QUIET
@@ -320,7 +318,7 @@ def test_opacus_keeps_the_order_of_packed_samples(opacus, kind):
     expected = of_samples(
         alone, lambda m, X, n: m(X[n : n + 1], lengths=lengths[n : n + 1])[1][0], X, [(c, 1)]
     )
-    assert_found(module, expected, kind)
+    assert_found(list(module.parameters()), expected, kind)
 
 
 @QUIET
@@ -341,7 +339,40 @@ def test_opacus_adds_up_the_steps_of_a_loop(opacus, kind):
     outputs = loop(wrapped(opacus, module, kind), X)
     cotangents = [(torch.randn_like(y), 0) for y in outputs]
     sum((y * c).sum(1) for y, (c, _) in zip(outputs, cotangents, strict=True)).mean().backward()
-    assert_found(module, of_samples(alone, lambda m, X, n: loop(m, X[n : n + 1]), X, cotangents), kind)
+    assert_found(
+        list(module.parameters()),
+        of_samples(alone, lambda m, X, n: loop(m, X[n : n + 1]), X, cotangents),
+        kind,
+    )
+
+
+@QUIET
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (lambda: xpgrad_torch.GRU(3, 4, 2, batch_first=True, bidirectional=True), SEQUENCES),
+        (lambda: xpgrad_torch.GRUCell(3, 4), (N, 3)),
+        (lambda: xpgrad_torch.LSTM(3, 4, batch_first=True, bidirectional=True), SEQUENCES),
+    ],
+    ids=["GRU", "GRUCell", "LSTM"],
+)
+def test_opacus_norms_if_some_parameters_are_frozen(opacus, build, shape):
+    """Each parameter alone, and all but each: the two biases of a GRU have different gradients."""
+    torch.manual_seed(0)
+    names = [name for name, _ in build().named_parameters()]
+    for trained in [*([name] for name in names), *([n for n in names if n != name] for name in names)]:
+        module = build().double()
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in trained)
+        alone = copy.deepcopy(module).requires_grad_()
+        X = torch.randn(shape, dtype=torch.float64)
+        y = _pytree.tree_leaves(wrapped(opacus, module, "norms")(X))[0]
+        c = torch.randn_like(y)
+        (y * c).flatten(1).sum(1).mean().backward()
+        expected = of_samples(alone, lambda m, X, n: m(X[n : n + 1]), X, [(c, 0)])
+        named = dict(zip(names, expected, strict=True))
+        found = [p for p in module.parameters() if p.requires_grad]
+        assert_found(found, [named[name] for name in trained], "norms")
 
 
 @QUIET

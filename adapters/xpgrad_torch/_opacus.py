@@ -69,7 +69,7 @@ class Sampled:
         base = sys.modules.get("opacus.grad_sample.gsm_base")
         function = hook.func if isinstance(hook, functools.partial) else hook
         owner: Any = getattr(function, "__self__", None)
-        if base is None or not isinstance(owner, base.AbstractGradSampleHooks) or owner.force_functorch:
+        if base is None or not isinstance(owner, base.AbstractGradSampleHooks):
             return None
         own = {id(p) for p in self._kernel_parameters()}
         return owner if all(id(p) in own for p in self.parameters()) else None  # type: ignore[attr-defined]
@@ -180,17 +180,23 @@ class KernelSamples:
         parameters = [p for name in own for p in self._operands[name][0] if p.requires_grad]
         several = any(p._forward_counter > 1 or hasattr(p, "_current_grad_sample") for p in parameters)
         norms_alone = with_norms and self._owner.use_ghost_clipping and not several
-        found = kernel.gradient(arrays, wrt, attributes, "norm" if norms_alone else True)
-        grads: dict[str, Tensor | None] = dict(zip(wrt, found, strict=True))
+        apart = [name for name in own if norms_alone and _are_partly_trained(*self._operands[name])]
+        together = [name for name in wrt if name not in apart]
+        grads: dict[str, Tensor | None] = {}
+        for names, per_sample in ((together, "norm" if norms_alone else True), (apart, True)):
+            if names:
+                found = kernel.gradient(arrays, names, attributes, per_sample)
+                grads |= zip(names, found, strict=True)
         for name in own:
             parts, directions = self._operands[name]
             each: Any = grads[name]
+            as_norms = norms_alone and name not in apart
             # the second pass of ghost clipping computes the gradient
             grads[name] = None if with_norms else each.sum(0)
             each = self._scaled(each)
-            pieces = _norms(each, len(parts), directions) if norms_alone else _parts(each, parts, directions)
+            pieces = _norms(each, len(parts), directions) if as_norms else _parts(each, parts, directions)
             for parameter, piece in zip(parts, pieces, strict=True):
-                if parameter.requires_grad and norms_alone:
+                if parameter.requires_grad and as_norms:
                     parameter._norm_sample = piece
                     parameter._forward_counter -= 1
                 elif parameter.requires_grad:
@@ -233,6 +239,13 @@ def _parts(each: Tensor, parts: Sequence[Tensor], directions: int) -> Sequence[T
         return (each,)
     flat = each.flatten(1, 2) if directions else each
     return (flat,) if len(parts) == 1 else flat.split([part.shape[0] for part in parts], 1)
+
+
+def _are_partly_trained(parts: Sequence[Tensor], directions: int) -> bool:
+    """Tell whether a direction's parameters are trained and frozen ones, which have no joint norm."""
+    joined = len(parts) // max(directions, 1)
+    trained = [part.requires_grad for part in parts]
+    return any(len(set(trained[k : k + joined])) > 1 for k in range(0, len(parts), joined))
 
 
 def _norms(each: Tensor, count: int, directions: int) -> Sequence[Tensor]:
