@@ -1,6 +1,7 @@
 """Layers over sequences: lengths and resets, packed sequences, both directions, and random masks."""
 
 import copy
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -18,7 +19,7 @@ from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import collecting
 from xpgrad_torch._overrides import are_replaceable, handed_over
 from xpgrad_torch._packing import PackedRows, are_rows_taken
-from xpgrad_torch._private import parameters_in
+from xpgrad_torch._private import base_of, parameters_in
 from xpgrad_torch._recurrent import Recurrent, States, run_packed
 
 _State = TypeVar("_State")
@@ -26,6 +27,12 @@ _OF_PYTORCH = (
     "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size",
     "device", "dtype",
 )  # fmt: skip
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Tell whether `fully_shard` has wrapped the module."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
 
 
 class OneLayer(Recurrent, nn.RNNBase):
@@ -228,7 +235,7 @@ class Layers(OneLayer, Generic[_State]):
             sequences, finals = (tuple(x.squeeze(1) for x in part) for part in (sequences, finals))
         elif self.batch_first:
             sequences = tuple(x.transpose(0, 1) for x in sequences)
-        output, *more = sequences
+        output, *more = self._unviewed(sequences)
         return output, self._join(finals), *more
 
     def _state_shapes(self, *batch: int) -> list[tuple[int, ...]]:
@@ -269,9 +276,18 @@ class Layers(OneLayer, Generic[_State]):
             finals = tuple(state.index_select(1, unsorted_indices) for state in finals)
         output, *more = (
             PackedSequence(x if in_rows else packing.rows(x), batch_sizes, sorted_indices, unsorted_indices)
-            for x in sequences
+            for x in self._unviewed(sequences)
         )
         return output, self._join(finals), *more
+
+    def _unviewed(self, sequences: States) -> States:
+        """Return sequences that are no views, if FSDP has wrapped the module.
+
+        It gathers the weights in a hook of the output, which is lost if somebody writes to a view in place.
+        """
+        if not is_sharded(self):
+            return sequences
+        return tuple(x if base_of(x) is x else x.clone() for x in sequences)
 
     def _packed_resets(self, packed: PackedSequence, packing: PackedRows, reset: Any) -> Tensor | None:
         """Return the lengths of a packed input, with resets that are packed in the same way."""

@@ -14,6 +14,7 @@ from xpgrad_torch import _episodes, _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
 from xpgrad_torch._gains import GAINS
 from xpgrad_torch._kernel import type_of
+from xpgrad_torch._layers import is_sharded
 from xpgrad_torch._private import STATE_TABLES, children_of, rebind_hooks, tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
 from xpgrad_torch._timed_layers import first_inputs, slower_than
@@ -49,6 +50,9 @@ def _why_not(model: nn.Module) -> dict[nn.Module, str]:
     """Return the modules of a model that stay, whatever their types, with the reasons."""
     reasons = _bound(model)
     for module in model.modules():
+        for part in module.modules() if is_sharded(module) else ():
+            why = "fully_shard has wrapped it or a module around it, expected a swap before"
+            reasons.setdefault(part, f"a {type(part).__name__} stays: {why}")
         if (reason := _xlstm.why_not(module)) is not None:
             reasons.setdefault(module, f"a {type(module).__name__} of xlstm stays, {reason}")
         if (reason := _episodes.why_not(module)) is not None:
