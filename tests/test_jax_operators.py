@@ -172,6 +172,25 @@ def test_forward_and_each_gradient_are_one_call(name: str) -> None:
     assert calls[1] in (expected[1], expected[0] + expected[1])
 
 
+@pytest.mark.parametrize("name", [*CALLS, "lstm"])
+def test_without_jit(name: str, rng: np.random.Generator) -> None:
+    """`jax.disable_jit` is for debugging; primitives are compiled under it too."""
+    lstm = (lambda X, W, R: xpgrad_jax.lstm(X, W, R)[0], [(3, 2, 4), (1, 20, 4), (1, 20, 5)], [])
+    function, shapes, _ = (CALLS | {"lstm": lstm})[name]
+    given = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
+    loss = lambda *arrays: jnp.sin(function(*arrays)).sum()  # noqa: E731
+
+    def results() -> Any:
+        mapped = jax.vmap(jax.grad(loss))(*[jnp.stack([x, x[::-1]]) for x in given])
+        return loss(*given), mapped, jax.jvp(loss, tuple(given), tuple(given))
+
+    expected = results()
+    with jax.disable_jit():
+        found = results()
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("kind", ["classes", "probabilities"])
 def test_cross_entropies_of_mapped_samples(kind: str, reduction: str, rng: np.random.Generator) -> None:

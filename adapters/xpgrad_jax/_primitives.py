@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -256,8 +257,14 @@ def _abstract_tangent(*avals: Any, call: BoundCall) -> list[Any]:
     return [y.to_tangent_aval() for y in outputs]
 
 
+def _run(primitive: Primitive, *arrays: Any, call: BoundCall) -> Any:
+    """Run a primitive, compiled even under `jax.disable_jit`, as JAX's own primitives."""
+    with jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext():
+        return _compiled(primitive, call)(*arrays)
+
+
 def _register(primitive: Primitive, plain: Way, native: Way, abstract: Way) -> None:
-    primitive.def_impl(lambda *arrays, call: _compiled(primitive, call)(*arrays))
+    primitive.def_impl(functools.partial(_run, primitive))
     primitive.def_abstract_eval(abstract)
     mlir.register_lowering(primitive, _lowering(primitive, plain))
     mlir.register_lowering(primitive, _lowering(primitive, native), platform="cpu")
