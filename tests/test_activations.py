@@ -506,7 +506,11 @@ BAD = {
         lambda: xpgrad.gelu_grad(X.astype("f4"), X), TypeError,
         "gelu_grad: X has dtype float64, expected float32, the dtype of dY",
     ),
-    "byte order": (lambda: xpgrad.relu(X.astype(">f8")), TypeError, "relu: X has dtype >f8, expected one of"),
+    "byte order": (
+        lambda: xpgrad.relu(X.astype(">f8")), TypeError,
+        "relu: X has dtype >f8, expected one of float16, float32, float64; convert it: "
+        "X.astype(X.dtype.newbyteorder('='))",
+    ),
     "shapes": (
         lambda: xpgrad.tanh_grad(X[0], X), ValueError,
         "tanh_grad: dY has shape (3,), expected (the shape of Y) = (2, 3)",

@@ -91,6 +91,50 @@ def test_batch_and_time_are_symbols(name: str) -> None:
     check(model, feeds, ["X", "W", "R", "B"])
 
 
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_batch_of_several_names(kind: str, layout: int) -> None:
+    """PyTorch's exporter gives each input's batch a name of its own."""
+    G, T = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 4
+    states = ["h", "c"] if kind == "LSTM" else ["h"]
+    of = {
+        name: f"float[1, batch_{name}, 3]" if layout == 0 else f"float[batch_{name}, 1, 3]" for name in states
+    }
+    inputs = "".join(f", {kinds} {name}" for name, kinds in of.items())
+    model = with_weights(
+        f"""g (float[{"time, N" if layout == 0 else "N, time"}, 2] X, int32[M] lengths{inputs})
+        => (float[{"time, 1, N" if layout == 0 else "N, time, 1"}, 3] Y) {{
+            Y = {kind}<hidden_size = 3, layout = {layout}>(X, W, R, , lengths, {", ".join(states)})
+        }}""",
+        {"W": draw(1, 3 * G, 2), "R": draw(1, 3 * G, 3)},
+    )
+    training = gradient_model(model, ["W", "R", "X", *states], standard=True)
+    onnx.checker.check_model(training, full_check=True)
+    ours = gradient_model(model, ["W", "R", "X", *states])
+    for N in (1, 3):
+        shapes = {"X": (T, N, 2), "Y_grad": (T, 1, N, 3)} | dict.fromkeys(states, (1, N, 3))
+        feed: dict[str, Any] = {k: draw(*s, seed=len(k)) for k, s in shapes.items()}
+        if layout:
+            feed = {k: np.moveaxis(x, -2, 0) for k, x in feed.items()}
+        feed["lengths"] = (1 + np.arange(N) % T).astype(np.int32)
+        names = [value.name for value in training.graph.output]
+        expected = ReferenceEvaluator(ours, new_ops=operators()).run(names, feed)
+        session = ReferenceEvaluator(training) if layout else runtime(training)
+        for found, right in zip(session.run(names, feed), expected, strict=True):
+            assert worst(found, right) < 2e-5
+
+
+def test_an_old_file_has_initializers_that_are_no_inputs() -> None:
+    model = with_weights("g (float[2, 3] X, float[3, 4] W) => (float[2, 4] Y) { Y = MatMul(X, W) }", {}, 11)
+    model.ir_version = 3
+    model.graph.initializer.append(numpy_helper.from_array(draw(3, 4), "W"))
+    for standard in (False, True):
+        made = gradient_model(model, loss="mse", standard=standard)
+        assert made.ir_version == 4
+        onnx.checker.check_model(made, full_check=standard)
+    assert model.ir_version == 3
+
+
 def test_a_classifier_of_any_batch() -> None:
     """Two layers, a softmax at the end, and a loss over labels that are not all counted."""
     weights = {

@@ -259,7 +259,7 @@ def _abstract_tangent(*avals: Any, call: BoundCall) -> list[Any]:
 
 def _run(primitive: Primitive, *arrays: Any, call: BoundCall) -> Any:
     """Run a primitive, compiled even under `jax.disable_jit`, as JAX's own primitives."""
-    with jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext():
+    with jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext():  # type: ignore[attr-defined]
         return _compiled(primitive, call)(*arrays)
 
 

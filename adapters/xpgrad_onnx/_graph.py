@@ -177,6 +177,8 @@ class Graph:
 
     def finished(self) -> onnx.ModelProto:
         """The model with all nodes."""
+        # in version 3 each initializer must be an input too
+        self.model.ir_version = max(self.model.ir_version, 4)
         set_nodes(self.proto, self.nodes)
         for domain in sorted({node.domain for node in all_nodes(self.nodes)}):
             if not any(o.domain == domain for o in self.model.opset_import):

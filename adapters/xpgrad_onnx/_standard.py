@@ -191,8 +191,21 @@ class _Translation:
         given = {o: self._array(name) for o, name in zip(names, node.input, strict=False) if name}
         wanted = frozenset(o for o, name in zip(definition.outputs, node.output, strict=False) if name)
         attributes = attributes_of(node)
+        given |= _of_batch(given, attributes.get("layout", 0))
         call = NodeCall(definition.name, given, attributes, wanted, self._graph.opset, True)
         return definition.compute(call)
+
+
+def _of_batch(given: dict[str, GraphArray], layout: int) -> dict[str, GraphArray]:
+    """A recurrent operator's lengths and initial states, with the batch of X: their own names may differ."""
+    places = {"sequence_lens": 0, "initial_h": 1 - layout, "initial_c": 1 - layout}
+    found = {}
+    for name in places.keys() & given.keys():
+        array, axis, size = given[name], places[name], given["X"].shape[1 - layout]
+        if isinstance(size, Size) or isinstance(array.shape[axis], Size):
+            shape = (*array.shape[:axis], size, *array.shape[axis + 1 :])
+            found[name] = GraphArray(array.scope, array.dtype, shape, array.name)
+    return found
 
 
 # --- operators without a kernel on arrays of numbers --------------------------------------------------------

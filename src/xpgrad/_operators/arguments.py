@@ -69,7 +69,10 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             )
     known = _floats_of(xp)  # compare the others with the leader only if its dtype is right
     if not any(first.dtype == dtype for dtype in known.values()):
-        raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}")
+        text = f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}"
+        if array_api_compat.is_numpy_namespace(xp) and not first.dtype.isnative:
+            text += f"; convert it: {leader}.astype({leader}.dtype.newbyteorder('='))"
+        raise TypeError(text)
     one_device = array_api_compat.is_numpy_namespace(xp) or len(given) == 1
     place = None if one_device else _place(first)
     for name, array in given.items():
