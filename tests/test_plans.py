@@ -531,6 +531,35 @@ def test_sums_over_rows(recorder, rows):
     np.testing.assert_allclose(run(recorder, sums, **ARRAYS), np.concatenate(expected), rtol=1e-14)
 
 
+@pytest.mark.parametrize("rows", [1023, 1024, 1025, 2048, 4097, 9000])
+def test_sums_over_many_rows_are_sums_of_blocks(rows):
+    """In the programs and in the engine; added to 2 ** 24 in float32, a 1 would be lost."""
+    engine = xpgrad.engine._numpy_engine
+    for dtype in ("float64", "float32"):
+        recorder = Recorder(engine, {"a": ((rows, 5), (5, 1)), "b": ((3, rows), (rows, 1))}, np.dtype(dtype))
+        a, b = recorder.input("a"), recorder.xp.permute_dims(recorder.input("b"), (1, 0))
+        sums = [recorder.column_sums(a), recorder.column_dots(a[:, 1:4], b), recorder.column_sums(b)]
+        x, y = (
+            np.random.default_rng(k).normal(size=s).astype(dtype) for k, s in ((0, (rows, 5)), (1, (3, rows)))
+        )
+        if dtype == "float32":
+            x, y = np.ones_like(x), np.ones_like(y)
+            x[0], y[:, 0] = 2**24, 1
+        exact = [
+            x.sum(axis=0, dtype=float),
+            (x[:, 1:4] * y.T).sum(axis=0, dtype=float),
+            y.sum(axis=1, dtype=float),
+        ]
+        found = run(recorder, recorder.xp.concat(sums), a=x, b=y)
+        alone = [engine.column_sums(x), engine.column_dots(x[:, 1:4], y.T), engine.column_sums(y.T)]
+        for each in (found, np.concatenate(alone)):
+            # a block that has it may lose the others' ones
+            bound = 1e-10 if dtype == "float64" else 4100
+            np.testing.assert_allclose(
+                each, np.concatenate(exact), rtol=1e-12 if dtype == "float64" else 0, atol=bound
+            )
+
+
 def test_an_array_that_is_broadcast():
     """A cotangent of a sum is one number with strides of 0."""
     layouts = {"a": ((4, 6), (0, 0)), "b": ((4, 6), (6, 0)), "c": ((4, 6), (0, 1))}

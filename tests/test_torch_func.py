@@ -5,12 +5,13 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from torch.autograd import forward_ad, gradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import xpgrad
 import xpgrad_torch
 from torch_operators import EVERY_KERNEL, OPERATORS
+from xpgrad_torch import functional
 
 every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 
@@ -374,6 +375,50 @@ def test_the_gradient_is_linear_in_a_cotangent_of_zero_too(operator):
         return torch.autograd.grad(weighted(grads), given, retain_graph=True)
 
     assert_equal(slopes([torch.zeros_like(y) for y in outputs]), slopes(tangents_of(outputs)))
+
+
+KINKS = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 3.0, -3.0, 6.0, 1000.0, -1000.0, 1e5, -1e5]
+PIECES = (
+    "celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "hard_sigmoid", "leaky_relu", "logsigmoid",
+    "mish", "quick_gelu", "relu", "relu6", "selu", "silu", "softplus", "softsign", "thresholded_relu",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*PIECES, "gelu, tanh"])
+def test_both_modes_have_the_same_slope_at_kinks(name):
+    """The forward mode differentiates the formula, the reverse mode is a formula of its own."""
+    name, *approximate = name.split(", ")
+    options = {"approximate": approximate[0]} if approximate else {}
+    x = torch.tensor(KINKS, dtype=torch.float64)
+    slopes = grad(lambda x: getattr(functional, name)(x, **options).sum())
+    tangents = jvp(lambda x: getattr(functional, name)(x, **options), (x,), (torch.ones_like(x),))[1]
+    torch.testing.assert_close(tangents, slopes(x))
+    torch.testing.assert_close(jvp(lambda x: x * slopes(x), (x,), (x,))[0], x * slopes(x))
+
+
+def test_derivatives_where_an_absolute_value_has_a_kink():
+    """The third one of tanh, and sLSTM's forget gate: their formulas are smooth."""
+    zero = torch.zeros((), dtype=torch.float64)
+    third = grad(grad(grad(lambda x: functional.scaled_tanh(x, alpha=1.5, beta=0.5))))(zero)
+    assert float(third) == pytest.approx(-2 * 1.5 * 0.5**3)
+    X, W, R = torch.zeros(3, 1, 1), torch.zeros(1, 4, 1), torch.zeros(1, 4, 1)
+    leaves = [x.double().requires_grad_() for x in (X, W, R, torch.zeros(1, 4))]
+    call = lambda *given: functional.slstm(*given)[0]  # noqa: E731
+    assert gradcheck(call, leaves, check_forward_ad=True)
+    assert gradgradcheck(call, leaves)
+
+
+def test_a_masked_row_has_no_derivatives():
+    x = torch.tensor([[-torch.inf] * 3, [1.0, -torch.inf, 2.0]], dtype=torch.float64)
+    weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    for function in (functional.softmax, functional.log_softmax):
+        loss = lambda x, f=function: (f(x, -1).exp() * weight).sum()  # noqa: E731
+        for second in (hessian(loss)(x), jacrev(jacrev(loss))(x)):
+            assert not second[0].any()
+            assert not second[1, :, 0].any()
+            assert second[1, 0, 1].abs().min() < 1
+        tangent = jvp(lambda x, f=function: f(x, -1), (x,), (torch.ones_like(x),))[1]
+        assert not tangent[0].any()
 
 
 @those_with("weights")

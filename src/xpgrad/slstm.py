@@ -68,7 +68,8 @@ def _log_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
 
 @with_pullback(_log_sigmoid_pullback)
 def _log_sigmoid(xp: Any, x: Any) -> Any:
-    return xp.where(x < 0.0, x, 0.0) - xp.log1p(xp.exp(-abs(x)))
+    # not exp(-abs(x)): the slope of abs at 0 would be wrong
+    return xp.where(x < 0.0, x, 0.0) - xp.log1p(xp.exp(xp.where(x < 0.0, x, -x)))
 
 
 _GATES = "ifzo"

@@ -141,7 +141,7 @@ def scaled_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta
 
 def sech_squared(xp: Any, u: Any) -> Any:
     """The derivative of tanh, from a sigmoid below 1/2: 1 - tanh(u)**2 would cancel."""
-    e = xp.exp(-2 * xp.abs(u))
+    e = xp.exp(xp.where(u < 0, 2 * u, -2 * u))  # the slope of abs at 0 would be wrong
     s = e / (1 + e)
     return 4 * (s - s * s)
 
@@ -230,7 +230,7 @@ def gelu_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
     # 0.5 (1 + tanh(u)) is sigmoid(2 u), but cancels
     z = bounded(xp, x)
     s = sigmoid(xp, gelu_tanh_argument(xp, z), alpha, beta)
-    return xp.where(x > 1000, x, z * s)
+    return xp.where(x >= 1000, x, z * s)
 
 
 def gelu_tanh_argument(xp: Any, z: Any) -> Any:
@@ -251,7 +251,7 @@ def mish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
     e = xp.exp(xp.where(z < 0, z, -z))
     n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
     ratio = n / (n + xp.where(z < 0, xp.zeros_like(e) + 2, 2 * e * e))
-    return xp.where(x > 1000, x, z * ratio)
+    return xp.where(x >= 1000, x, z * ratio)
 
 
 def mish_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
@@ -282,21 +282,22 @@ def celu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) 
 
 
 def hard_swish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    z = xp.where(x > 3, xp.zeros_like(x) + 3, x)
+    z = xp.where(x >= 3, xp.zeros_like(x) + 3, x)
     y = z * ((z + 3) / 6)
     y = xp.where(z <= -3, xp.zeros_like(x), y)
-    return xp.where(x > 3, x, y)
+    return xp.where(x >= 3, x, y)
 
 
 def hard_swish_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    below = xp.where(x > 3, xp.zeros_like(x) + 3, x) / 3
+    z = xp.where(x <= -3, xp.zeros_like(x), x)  # no slope of -inf
+    below = xp.where(z > 3, xp.zeros_like(x) + 3, z) / 3
     slope = below + xp.where(x < 3, xp.zeros_like(x) + 0.5, xp.zeros_like(x))
     return xp.where(x <= -3, xp.zeros_like(d), d * slope)
 
 
 def hard_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    x = xp.where(x < alpha, xp.zeros_like(x) + alpha, x)
-    return xp.where(x > beta, xp.zeros_like(x) + beta, x)
+    x = xp.where(x <= alpha, xp.zeros_like(x) + alpha, x)
+    return xp.where(x >= beta, xp.zeros_like(x) + beta, x)
 
 
 def hard_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:

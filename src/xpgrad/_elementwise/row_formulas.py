@@ -31,11 +31,16 @@ def total_of_exponentials(xp: Any, x: Any, peak: Any) -> tuple:
 
 
 def inverse(xp: Any, total: Any) -> tuple:
-    return (xp.where(total == 0, xp.zeros_like(total), 1 / total),)
+    return (xp.where(total == 0, xp.zeros_like(total), 1 / _or_one(xp, total)),)
 
 
 def logarithm(xp: Any, total: Any) -> tuple:
-    return (xp.where(total == 0, xp.zeros_like(total), xp.log(total)),)
+    return (xp.where(total == 0, xp.zeros_like(total), xp.log(_or_one(xp, total))),)
+
+
+def _or_one(xp: Any, total: Any) -> Any:
+    """The total; 1 for a row that masks all classes, so that its derivatives are finite."""
+    return xp.where(total == 0, xp.zeros_like(total) + 1, total)
 
 
 # --- softmax ------------------------------------------------------------------------------------------
@@ -46,7 +51,8 @@ def share(xp: Any, e: Any, scale: Any) -> tuple:
 
 
 def log_share(xp: Any, x: Any, peak: Any, log_total: Any) -> tuple:
-    return (below_peak(xp, x, peak) - log_total,)
+    y = below_peak(xp, x, peak) - log_total
+    return (xp.where(peak == -xp.inf, xp.zeros_like(x) - xp.inf, y),)
 
 
 def inner_product(xp: Any, d: Any, y: Any) -> tuple:

@@ -21,6 +21,8 @@ from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Form, Fresh, Look
 from xpgrad.engine.standard import AdapterEngine, first_row, multiply
 
+_ROWS_OF_A_SUM = 4096  # one sum of millions of rows would lose digits
+
 
 class NumpyEngine(NumpyImages, AdapterEngine):
     """The engine for NumPy arrays. Row buffers are arrays (rows, width); every step writes into them.
@@ -113,12 +115,13 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         total += np.matmul(a, b)
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
-        """The sum over the rows, as a matrix product in one pass."""
-        return self.matmul(np.ones((1, array.shape[0]), dtype=array.dtype), array)[0]
+        """The sum over the rows, as matrix products in one pass."""
+        ones = np.ones((1, min(len(array), _ROWS_OF_A_SUM)), dtype=array.dtype)
+        return _in_pieces(lambda a: self.matmul(ones[:, : len(a)], a)[0], array)
 
     def column_dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """The sum over the rows of a b, without storing the product."""
-        return np.einsum("ij,ij->j", a, b)
+        return _in_pieces(lambda a, b: np.einsum("ij,ij->j", a, b), a, b)
 
     def scale(self, array: np.ndarray, factors: np.ndarray) -> np.ndarray:
         """In place, in threads."""
@@ -235,6 +238,15 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     ) -> tuple:  # fmt: skip
         """See `Engine`; a block of rows at a time."""
         return array_loops.over_rows(self, formula, operands, numbers, out)
+
+
+def _in_pieces(sum_rows: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
+    """The sum over the rows of arrays, from the sums of pieces."""
+    rows = len(arrays[0])
+    if rows <= _ROWS_OF_A_SUM:
+        return sum_rows(*arrays)
+    starts = range(0, rows, _ROWS_OF_A_SUM)
+    return np.sum([sum_rows(*(a[k : k + _ROWS_OF_A_SUM] for a in arrays)) for k in starts], axis=0)
 
 
 def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:

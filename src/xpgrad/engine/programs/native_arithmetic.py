@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiled.native import inside
+from xpgrad.engine.compiled.native import inside, release, scratch
 from xpgrad.engine.compiled.records import ArithmeticKind, ArithmeticRecord, positions
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
 
@@ -17,6 +17,7 @@ __all__ = ["arithmetic"]
 _AT, _KIND = positions(ArithmeticRecord), positions(ArithmeticKind)
 _LINES = 4  # the least rows of a part; with fewer, parts are columns
 _TOGETHER = 4  # rows that a sum over rows adds before it writes its target
+_BLOCK = 1024  # rows of a partial sum: one sum of millions of rows would lose digits
 
 
 def arithmetic(dtype: str, lanes: int) -> Any:
@@ -25,6 +26,20 @@ def arithmetic(dtype: str, lanes: int) -> Any:
     A part has some of the rows, or some of the columns if rows are few or summed.
     """
     write_row, add_rows, size = _row(dtype, lanes), _column_sums(dtype, lanes), np.dtype(dtype).itemsize
+    real = np.dtype(dtype).type
+
+    @inside()
+    def sum_rows(products, to, first, line, second, other, rows, count):
+        add_rows(products, to, first, line, second, other, min(rows, _BLOCK), count)
+        if rows <= _BLOCK:
+            return
+        partial = scratch(count, real)
+        partial_at = partial.ctypes.data
+        for row in range(_BLOCK, rows, _BLOCK):
+            here, there = first + size * line * row, second + size * other * row
+            add_rows(products, partial_at, here, line, there, other, min(_BLOCK, rows - row), count)
+            write_row(_KIND.add, to, to, partial_at, 1, 1, 1, count)
+        release(partial)
 
     @inside()
     def place(data, at, plane, row, column):
@@ -48,7 +63,7 @@ def arithmetic(dtype: str, lanes: int) -> Any:
             to, first = place(data, _AT.target, 0, 0, low), place(data, _AT.first, 0, 0, low)
             second = place(data, _AT.second, 0, 0, low)
             line, other = data[_AT.first.row], data[_AT.second.row]
-            add_rows(products, to, first, line, second, other, rows, high - low)
+            sum_rows(products, to, first, line, second, other, rows, high - low)
             return
         begin, end, left, count = (low, high, 0, columns) if by_rows else (0, lines, low, high - low)
         y, x, z = data[_AT.target.column], data[_AT.first.column], data[_AT.second.column]
