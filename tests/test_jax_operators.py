@@ -191,6 +191,41 @@ def test_without_jit(name: str, rng: np.random.Generator) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
+def _derivatives(function: Any, given: list[Any]) -> list[Any]:
+    loss = lambda *arrays: jnp.sin(function(*arrays)).sum()  # noqa: E731
+    gradient = jax.grad(loss, tuple(range(len(given))))
+    return jax.tree.leaves([loss(*given), gradient(*given), jax.jvp(gradient, tuple(given), tuple(given))])
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose", "lstm", "gru", "rnn"])
+def test_strict_ranks(name: str, rng: np.random.Generator) -> None:
+    """JAX can refuse operands of different ranks; lengths and biases have fewer axes than arrays."""
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}.get(name, 0)
+    shapes: list[tuple[int, ...]] = [(2, 2, 5, 4), (2, 2, 3, 2), (2,)]
+    options: dict[str, Any] = {}
+    if gates:
+        shapes = [(3, 3, 2), (2, gates * 2, 2), (2, gates * 2, 2), (2, gates * 4)]
+        options = {"sequence_lens": jnp.asarray([3, 0, 2]), "direction": "bidirectional"}
+    given = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
+
+    def first(*arrays: Any) -> Any:
+        return jax.tree.leaves(getattr(xpgrad_jax, name)(*arrays, **options))[0]
+
+    expected = _derivatives(first, given)
+    with jax.numpy_rank_promotion("raise"):
+        found = _derivatives(first, given)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_weights_of_classes_without_x64(rng: np.random.Generator) -> None:
+    """No warning that int64 is not available."""
+    with jax.enable_x64(False):
+        x, weights = jnp.asarray(rng.normal(size=(4, 3))), jnp.asarray([1.0, 2.0, 0.5])
+        call = lambda x: xpgrad_jax.softmax_cross_entropy(x, jnp.asarray([0, 2, 1, 1]), weights)  # noqa: E731
+        _derivatives(call, [x])
+
+
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("kind", ["classes", "probabilities"])
 def test_cross_entropies_of_mapped_samples(kind: str, reduction: str, rng: np.random.Generator) -> None:

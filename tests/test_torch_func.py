@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import xpgrad
 import xpgrad_torch
@@ -361,6 +363,44 @@ def test_second_derivatives_in_every_order_of_modes(operator):
     for outer, inner in itertools.product((jacfwd, jacrev), repeat=2):
         torch.testing.assert_close(outer(inner(loss))(X), expected, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(hessian(loss)(X), expected, rtol=1e-10, atol=1e-10)
+
+
+class Watching(TorchDispatchMode):
+    """A mode that changes nothing, as of a counter of operations or a logger."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@every_operator
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
+def test_derivatives_while_a_mode_or_a_recorder_watches(operator):
+    """Registered operators have no rules for `torch.func`: a tangent was lost without an error."""
+    operands = operator.operands(N=1)
+    X = operands["X"]
+    (tangent,) = tangents_of((X,))
+    function = operator.of(operands, ["X"])
+
+    def along(x, d):
+        loss = lambda x: weighted(y.sin() for y in function(x))  # noqa: E731
+        return *jvp(function, (x,), (d,))[1], grad(loss)(x), jvp(grad(loss), (x,), (d,))[1]
+
+    expected = along(X, tangent)
+    with Watching():
+        assert_equal(along(X, tangent), expected)
+    assert_equal(make_fx(along)(X, tangent)(X, tangent), expected)
+    assert_equal(linearize(function, X)[1](tangent), expected[: len(function(X))])
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call:UserWarning")
+@pytest.mark.parametrize("name", ["lstm", "conv1d", "gelu"])
+def test_a_compiled_forward_mode(name):
+    operator = EVERY_KERNEL[name]
+    operands = operator.operands()
+    function = operator.of(operands, ["X"])
+    given = operands["X"], *tangents_of((operands["X"],))
+    along = lambda x, d: jvp(function, (x,), (d,))[1]  # noqa: E731
+    assert_equal(torch.compile(along, backend="aot_eager")(*given), along(*given))
 
 
 @every_operator

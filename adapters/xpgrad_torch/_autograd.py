@@ -30,6 +30,7 @@ from xpgrad_torch._private import (
     applied_unwatched,
     are_transforms_active,
     count_dispatch_modes,
+    is_differentiated,
     is_forward_mode,
     is_jit_tracing,
     is_of_older_vmap,
@@ -534,10 +535,10 @@ def apply(
             own = {**attributes, "rows_of": rows} if rows else attributes
             count = len(kernel.cotangents) if wanted_outputs is None else wanted_outputs
             return tuple(template_of(kernel, layout, own, grad_only, again, count, head).call(flat))
+        elif is_forward_mode() or _is_differentiation_recorded():
+            outputs = _as_many_operators(kernel, operands, attributes, grad_only)
         elif is_recorded():
             outputs = _apart(kernel, _as_operator(kernel, operands, {**attributes, **grad_only}, again))
-        elif is_forward_mode():
-            outputs = _as_many_operators(kernel, operands, attributes, grad_only)
         else:
             plain = as_plain(operands)
             outputs = _apart(kernel, _XpgradKernel.apply(kernel, *plain, attributes, grad_only, again))
@@ -631,6 +632,16 @@ def _as_many_operators(
 def is_recorded() -> bool:
     """Tell whether a compiler, `torch.jit.trace` or a dispatch mode records operators."""
     return bool(torch.compiler.is_compiling() or count_dispatch_modes() or is_jit_tracing())
+
+
+def _is_differentiation_recorded() -> bool:
+    """Tell whether a recorder watches a derivative of `torch.func`, for which our operators have no rules.
+
+    `torch.compile` records derivatives itself.
+    """
+    if torch.compiler.is_compiling() or not (count_dispatch_modes() or is_jit_tracing()):
+        return False
+    return is_differentiated()
 
 
 def is_followed() -> bool:

@@ -67,6 +67,12 @@ def is_forward_mode() -> bool:
 # Whether a transformation of `torch.func` is active. The plain way assumes it: then kernels run as functions
 # whose gradients have rules for all transformations.
 are_transforms_active: Callable[[], bool] = _found("_C._are_functorch_transforms_active") or (lambda: True)
+_transforms: Callable[[], Any] = _found("_C._functorch.get_interpreter_stack") or (lambda: None)
+
+
+def is_differentiated() -> bool:
+    """Tell whether a transformation of `torch.func` other than vmap is active. The plain way says no."""
+    return any("Vmap" not in str(transform.key()) for transform in _transforms() or ())
 
 
 def _any_mode() -> int:

@@ -322,8 +322,8 @@ class _CrossEntropy:
         if self.weight is None:
             each = xp.astype(self.counts, self.x.dtype)
         else:
-            # the only indices that all namespaces support
-            flat = xp.astype(xp.reshape(self.label, (-1,)), xp.int64)
+            # indices that all namespaces support: int64, but in JAX mostly int32
+            flat = xp.astype(xp.reshape(self.label, (-1,)), xp.arange(1).dtype)
             each = xp.reshape(xp.take(xp.reshape(self.weight, (-1,)), flat, axis=0), (N, 1, rest))
             if self.counts is not None:
                 each = xp.where(self.counts, each, xp.zeros_like(each))

@@ -487,8 +487,9 @@ class MaskedTimeline(RowOrder):
         own = lengths if lengths.ndim == 1 else lengths[:, 0]
         self._lengths = xp.clip(own, 0, steps)
         step = xp.reshape(xp.arange(steps, dtype=lengths.dtype), (steps, 1))
-        self._valid = (step < self._lengths)[..., None]
-        self._mirrored = xp.clip(self._lengths - 1 - step, 0)[..., None]
+        row = self._lengths[None, :]  # JAX may refuse operands of different ranks
+        self._valid = (step < row)[..., None]
+        self._mirrored = xp.clip(row - 1 - step, 0)[..., None]
 
     def _fresh_steps(self, resets: Any) -> Any:
         """(T, N, 1): which steps of the direction begin a piece, without the initial state."""

@@ -214,7 +214,7 @@ class Images(FourierTransforms, Protocol):
         made = images_of_patches(self.xp, P, places, shape)
         if total is not None:
             return total + made
-        return made if B is None else made + self.xp.reshape(B, (-1, *[1] * (len(shape) - 2)))
+        return made if B is None else made + self.xp.reshape(B, (1, -1, *[1] * (len(shape) - 2)))
 
     # --- square windows of images, transformed along both axes
 

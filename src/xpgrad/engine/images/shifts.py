@@ -110,7 +110,7 @@ def sum_of_shifts(xp: Any, images: Any, weights: Any, shifts: Shifts, B: Any = N
     }
     steps = parts[0].steps
     whole = found.popitem()[1] if prod(steps) == 1 else _weave(xp, found, steps, size)
-    return whole if B is None else whole + xp.reshape(B, (group * sums,) + (1,) * len(size))
+    return whole if B is None else whole + xp.reshape(B, (1, group * sums) + (1,) * len(size))
 
 
 def products_of_shifts(
@@ -154,7 +154,7 @@ def _sums(xp: Any, rows: Any, grid: Sequence[int], weights: Any, part: PlacedSum
     for k, (layer, shift) in enumerate(part.taps):
         for j in range(rows.shape[3]):
             shifted = rows[:, :, layer, j, None, shift : shift + crop.length]
-            term = weights[:, :, j, k, None] * shifted
+            term = weights[None, :, :, j, k, None] * shifted
             total = term if total is None else total + term
     whole = xp.reshape(total, (n, group * weights.shape[1], -1, *grid[1:]))
     sizes = zip(crop.begin, crop.size, whole.shape[2:], strict=True)
