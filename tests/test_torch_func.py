@@ -404,6 +404,27 @@ def test_a_compiled_forward_mode(name):
 
 
 @every_operator
+def test_second_derivatives_while_saved_tensors_have_hooks(operator):
+    """As a penalty on gradients under `save_on_cpu`: `torch.func` refuses such hooks."""
+    names, operands = operator.differentiable, operator.operands()
+    leaves = [operands[n].requires_grad_() for n in names]
+
+    def second():
+        grads = torch.autograd.grad(
+            weighted(operator.of(operands, names)(*leaves)), leaves, create_graph=True
+        )
+        return torch.autograd.grad(weighted([*(g.sin() for g in grads), *leaves]), leaves)
+
+    expected = second()
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x) or x, lambda x: x):
+        found = second()
+    assert packed
+    for a, b in zip(found, expected, strict=True):
+        assert a.equal(b)
+
+
+@every_operator
 def test_the_gradient_is_linear_in_a_cotangent_of_zero_too(operator):
     names, operands = operator.differentiable, operator.operands()
     leaves = [operands[n].requires_grad_() for n in names]

@@ -247,6 +247,29 @@ def test_the_output_padding_of_a_size_needs_pytorch(monkeypatch):
         _private.output_padding_of(layer, X, (7, 8))
 
 
+def test_who_watches_the_plain_way(plain, monkeypatch):
+    def seen(x):
+        assert _private.is_differentiated()
+        assert not plain("is_differentiated")()
+        return x
+
+    torch.func.grad(seen)(torch.ones(()))
+    assert not torch.func.vmap(lambda x: x * _private.is_differentiated())(torch.ones(2)).any()
+    monkeypatch.delattr(torch.autograd.profiler, "_is_profiler_enabled")
+    assert not _private.is_profiling()
+
+
+def test_hooks_of_saved_tensors_stay_the_plain_way(plain):
+    packed, x = [], torch.ones(2, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x) or x, lambda x: x):
+        with _private.without_saved_hooks():
+            x.sin()
+        assert not packed
+        with plain("without_saved_hooks")():
+            x.sin()
+        assert len(packed) == 1
+
+
 def test_parameters_are_found_the_plain_way():
     layer = nn.Linear(2, 3)
     own = [layer.weight, layer.bias]

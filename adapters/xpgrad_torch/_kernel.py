@@ -1,7 +1,7 @@
 """A kernel and its gradient for PyTorch: their description, and how they run."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._lengths import LENGTHS
+from xpgrad_torch._private import without_saved_hooks
 from xpgrad_torch._profiling import shown
 from xpgrad_torch._programs import PlannedFunction, find, head_of
 from xpgrad_torch._stacked import Stacked, flattened
@@ -21,6 +22,14 @@ from xpgrad_torch._stacked import Stacked, flattened
 __all__ = ["TorchKernel", "check_dense", "check_flag", "is_single", "type_of"]
 
 _OPERANDS = (Tensor, Stacked)
+
+
+def _pulled_back(
+    function: Callable[..., Any], arrays: Sequence[Tensor | None], cotangents: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    """Return the gradients of a function of PyTorch's own operators."""
+    with without_saved_hooks():
+        return torch.func.vjp(function, *arrays)[1](tuple(cotangents))
 
 
 def check_dense(operator: str, name: str, tensor: Tensor) -> None:
@@ -181,8 +190,8 @@ class TorchKernel(KernelDescription):
                 given = operands | dict(zip(wrt, values, strict=True))
                 return self.forward(*given.values(), **attributes)
 
-        pullback = torch.func.vjp(again, *(operands[name] for name in wrt))[1]
-        grads = pullback(tuple(named[name] for name in self.cotangents))
+        cotangents = [named[name] for name in self.cotangents]
+        grads = _pulled_back(again, [operands[name] for name in wrt], cotangents)
         return dict(zip(wrt, grads, strict=True))
 
     def gradient_pullback(
@@ -215,8 +224,8 @@ class TorchKernel(KernelDescription):
                     mixed[begin:end] = self.saved_of(self.forward(*operands, **self.own(attributes)))
                 return self.gradient(mixed, wrt, attributes, per_sample)
 
-        pullback = torch.func.vjp(again, *(arrays[k] for k in free))[1]
-        grads = dict(zip(free, pullback(tuple(cotangents)), strict=True))
+        pulled = _pulled_back(again, [arrays[k] for k in free], cotangents)
+        grads = dict(zip(free, pulled, strict=True))
         return [grads.get(k) for k in range(len(arrays))]
 
     def operands_of(self, taken: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -5,9 +5,10 @@ imported, and gives it a public name of ours. If PyTorch lacks it, a plain way w
 Without a plain way, the call that needs it raises a RuntimeError with the name and PyTorch's version.
 """
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -155,6 +156,27 @@ def base_of(x: Tensor) -> Tensor:
     """Return the tensor that x is a view of, or x. The plain way returns x."""
     base = getattr(x, "_base", None)
     return x if base is None else base
+
+
+# --- hooks of saved tensors, as of `save_on_cpu`. Without these names they stay, and `torch.func` raises an
+# error.
+_top_hooks, _pop_hooks, _push_hooks = (
+    _found(f"_C._autograd._{what}_saved_tensors_default_hooks") for what in ("top", "pop", "push")
+)
+
+
+@contextlib.contextmanager
+def without_saved_hooks() -> Iterator[None]:
+    """Set hooks of saved tensors aside for a while."""
+    aside = []
+    try:
+        while _top_hooks and _pop_hooks and _push_hooks and (hooks := _top_hooks(True)) is not None:
+            aside.append(hooks)
+            _pop_hooks()
+        yield
+    finally:
+        for hooks in reversed(aside):
+            _push_hooks(*hooks)
 
 
 # --- the profiler. Without this name it shows no kernels.
