@@ -122,6 +122,8 @@ REMOVED = {
     "remove_older_batch": (torch, "_remove_batch_dim"),
     "add_older_batch": (torch, "_add_batch_dim"),
     "has_saved_tensors_hooks": (torch._C._autograd, "_top_saved_tensors_default_hooks"),
+    "without_saved_hooks": (torch._C._autograd, "_pop_saved_tensors_default_hooks"),
+    "is_differentiated": (torch._C._functorch, "get_interpreter_stack"),
     "register_autograd": (torch._library.autograd, "make_autograd_impl"),
     "tree_map": (torch.utils._pytree, "tree_map"),
     "tree_leaves": (torch.utils._pytree, "tree_leaves"),

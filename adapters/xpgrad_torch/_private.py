@@ -99,6 +99,26 @@ def has_saved_tensors_hooks() -> bool:
     return _saved_tensors_hooks(True) is not None
 
 
+# Without these names hooks stay, and `torch.func` raises its error about them.
+_pop_hooks, _push_hooks = (
+    _found(f"_C._autograd._{what}_saved_tensors_default_hooks") for what in ("pop", "push")
+)
+
+
+@contextlib.contextmanager
+def without_saved_hooks() -> Iterator[None]:
+    """Set hooks of saved tensors aside for a while."""
+    aside = []
+    try:
+        while _pop_hooks and _push_hooks and isinstance(hooks := _saved_tensors_hooks(True), tuple):
+            aside.append(hooks)
+            _pop_hooks()
+        yield
+    finally:
+        for hooks in reversed(aside):
+            _push_hooks(*hooks)
+
+
 # --- registered operators under autograd
 _autograd_rule = _imported("_library.autograd", "make_autograd_impl")
 _AutogradRule = _imported("_library.autograd", "Info")
@@ -156,27 +176,6 @@ def base_of(x: Tensor) -> Tensor:
     """Return the tensor that x is a view of, or x. The plain way returns x."""
     base = getattr(x, "_base", None)
     return x if base is None else base
-
-
-# --- hooks of saved tensors, as of `save_on_cpu`. Without these names they stay, and `torch.func` raises an
-# error.
-_top_hooks, _pop_hooks, _push_hooks = (
-    _found(f"_C._autograd._{what}_saved_tensors_default_hooks") for what in ("top", "pop", "push")
-)
-
-
-@contextlib.contextmanager
-def without_saved_hooks() -> Iterator[None]:
-    """Set hooks of saved tensors aside for a while."""
-    aside = []
-    try:
-        while _top_hooks and _pop_hooks and _push_hooks and (hooks := _top_hooks(True)) is not None:
-            aside.append(hooks)
-            _pop_hooks()
-        yield
-    finally:
-        for hooks in reversed(aside):
-            _push_hooks(*hooks)
 
 
 # --- the profiler. Without this name it shows no kernels.
