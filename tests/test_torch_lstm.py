@@ -8,6 +8,18 @@ import xpgrad_torch
 from torch_cases import H, I, N, T, flat, gradients, random_states
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_an_input_made_in_inference_mode(kind):
+    """Features of a frozen encoder, batch first: PyTorch's modules take them too."""
+    module = getattr(xpgrad_torch, kind)(3, 4, batch_first=True)
+    with torch.inference_mode():
+        x = torch.randn(2, 5, 3)
+    module(x)[0].sum().backward()
+    got = module.weight_ih_l0.grad
+    (expected,) = torch.autograd.grad(module(x.clone())[0].sum(), module.weight_ih_l0)
+    assert got.equal(expected)
+
+
 def test_same_seed_same_parameters_beside_peepholes():
     torch.manual_seed(7)
     theirs = nn.LSTM(I, H, 2, bidirectional=True)

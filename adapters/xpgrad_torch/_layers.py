@@ -29,6 +29,11 @@ _OF_PYTORCH = (
 )  # fmt: skip
 
 
+def _is_unsavable(X: Tensor) -> bool:
+    """Tell whether autograd refuses to save a tensor because it was made in inference mode."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and X.is_inference()
+
+
 def is_sharded(module: nn.Module) -> bool:
     """Tell whether `fully_shard` has wrapped the module."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
@@ -220,6 +225,8 @@ class Layers(OneLayer, Generic[_State]):
             return self._forward_packed(input, hx, reset)
         single = is_single(self._NAME, input, 2, "torch.Tensor or PackedSequence")
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
+        if self.batch_first and _is_unsavable(X):
+            X = X.clone()  # as PyTorch, which copies such an input
         states: States = ()
         if hx is not None:
             self._check_input(X)
