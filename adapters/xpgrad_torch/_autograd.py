@@ -639,9 +639,7 @@ def _is_differentiation_recorded() -> bool:
 
     `torch.compile` records derivatives itself.
     """
-    if torch.compiler.is_compiling() or not (count_dispatch_modes() or is_jit_tracing()):
-        return False
-    return is_differentiated()
+    return is_recorded() and not torch.compiler.is_compiling() and is_differentiated()
 
 
 def is_followed() -> bool:

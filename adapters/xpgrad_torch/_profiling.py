@@ -7,7 +7,7 @@ from torch.profiler import record_function
 
 from xpgrad_torch._private import is_profiling
 
-__all__ = ["is_profiling", "shown"]
+__all__ = ["shown"]
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 

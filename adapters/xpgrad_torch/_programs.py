@@ -15,7 +15,7 @@ from xpgrad._operators.for_adapters import PlannedCall, run_foreign
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
-from xpgrad_torch._profiling import is_profiling, shown
+from xpgrad_torch._profiling import shown
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 from xpgrad_torch.engine import TorchEngine, look_at, new_result
 
@@ -72,16 +72,11 @@ class Ready(NamedTuple):
 
     def run(self) -> list[Any]:
         """Return the results."""
-        if is_profiling():
-            with shown(self.known.function.name):
-                return self._run()
-        return self._run()
-
-    def _run(self) -> list[Any]:
         addresses = [self.addresses[k] for k in self.known.order]
         if self.lengths.kind:
             addresses.append(self.lengths.address)
-        return self.known.plan.program.run(addresses, new_result)
+        with shown(self.known.function.name):
+            return self.known.plan.program.run(addresses, new_result)
 
 
 def _key(head: Head, arrays: Sequence[Tensor], kind: int) -> tuple[tuple, list[int]] | None:

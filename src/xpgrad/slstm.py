@@ -25,6 +25,7 @@ from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Want
 from xpgrad._operators.units import Unit
 from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad.cells import Cell, sigmoid, with_pullback
+from xpgrad.engine.formulas.special import exp_minus_abs
 
 _FORGET = ("sigmoid", "exp")
 
@@ -68,8 +69,7 @@ def _log_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
 
 @with_pullback(_log_sigmoid_pullback)
 def _log_sigmoid(xp: Any, x: Any) -> Any:
-    # not exp(-abs(x)): the slope of abs at 0 would be wrong
-    return xp.where(x < 0.0, x, 0.0) - xp.log1p(xp.exp(xp.where(x < 0.0, x, -x)))
+    return xp.where(x < 0.0, x, 0.0) - xp.log1p(exp_minus_abs(xp, x))
 
 
 _GATES = "ifzo"

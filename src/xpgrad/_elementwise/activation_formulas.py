@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xpgrad.engine.formulas.special import epsilon, gaussian, logistic, normal_cdf, tail_ratio
+from xpgrad.engine.formulas.special import epsilon, exp_minus_abs, gaussian, logistic, normal_cdf, tail_ratio
 
 
 def relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -125,7 +125,7 @@ def softsign_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) ->
 
 
 def softplus(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    return xp.where(x < 0, xp.zeros_like(x), x) + xp.log1p(xp.exp(xp.where(x < 0, x, -x)))
+    return xp.where(x < 0, xp.zeros_like(x), x) + xp.log1p(exp_minus_abs(xp, x))
 
 
 def softplus_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
@@ -141,7 +141,7 @@ def scaled_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta
 
 def sech_squared(xp: Any, u: Any) -> Any:
     """The derivative of tanh, from a sigmoid below 1/2: 1 - tanh(u)**2 would cancel."""
-    e = xp.exp(xp.where(u < 0, 2 * u, -2 * u))  # the slope of abs at 0 would be wrong
+    e = exp_minus_abs(xp, 2 * u)
     s = e / (1 + e)
     return 4 * (s - s * s)
 
@@ -248,7 +248,7 @@ def gelu_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: 
 def mish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
     # tanh(log(1 + exp(x))) = n / (n + 2) with n = exp(x) (exp(x) + 2); for x > 0 from exp(-x)
     z = bounded(xp, x)
-    e = xp.exp(xp.where(z < 0, z, -z))
+    e = exp_minus_abs(xp, z)
     n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
     ratio = n / (n + xp.where(z < 0, xp.zeros_like(e) + 2, 2 * e * e))
     return xp.where(x >= 1000, x, z * ratio)
@@ -256,7 +256,7 @@ def mish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 def mish_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     z = bounded(xp, x)
-    e = xp.exp(xp.where(z < 0, z, -z))
+    e = exp_minus_abs(xp, z)
     n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
     r = 1 / (n + xp.where(z < 0, xp.zeros_like(e) + 2, 2 * e * e))
     # the slope of tanh(softplus(z)) is 4 exp(z) (1 + exp(z)) / (n + 2)**2
@@ -312,13 +312,17 @@ def times_share(xp: Any, share: Any, value: Any) -> Any:
 
     The value changes, not the product, so that its derivative for the share is right at 0 too.
     """
-    known = xp.where(value - value == 0, value, xp.zeros_like(value))
-    return share * xp.where(share == 0, known, value)
+    return share * xp.where(share == 0, finite_or_zero(xp, value), value)
+
+
+def finite_or_zero(xp: Any, value: Any) -> Any:
+    """The value; 0 in place of inf and NaN."""
+    return xp.where(value - value == 0, value, xp.zeros_like(value))
 
 
 def binary_cross_entropy(xp: Any, x: Any, t: Any, weight: Any, pos_weight: Any) -> tuple:
     """For logits x and targets t."""
-    small = xp.log1p(xp.exp(xp.where(x < 0, x, -x)))
+    small = xp.log1p(exp_minus_abs(xp, x))
     yes = times_share(xp, t, xp.where(x < 0, -x, xp.zeros_like(x)) + small)
     no = times_share(xp, 1 - t, xp.where(x < 0, xp.zeros_like(x), x) + small)
     if pos_weight is not None:
@@ -332,7 +336,7 @@ def binary_cross_entropy(xp: Any, x: Any, t: Any, weight: Any, pos_weight: Any) 
 def binary_cross_entropy_pullback(
     xp: Any, d: Any, x: Any, t: Any, weight: Any, pos_weight: Any, *, scale: Any
 ) -> tuple:
-    e = xp.exp(xp.where(x < 0, x, -x))
+    e = exp_minus_abs(xp, x)
     one = xp.zeros_like(e) + 1
     r = 1 / (1 + e)
     yes = t * (xp.where(x < 0, one, e) * r)

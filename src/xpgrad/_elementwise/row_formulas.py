@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpgrad._elementwise.activation_formulas import times_share
+from xpgrad._elementwise.activation_formulas import finite_or_zero, times_share
 from xpgrad.engine import RowFormula, Step
 
 
@@ -146,7 +146,7 @@ def factors(xp: Any, total: Any, mass: Any, d: Any) -> tuple:
 
 def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
     """The gradient. A row with NaN has it in its factor, unless it is ignored."""
-    return xp.where(e - e == 0, e, xp.zeros_like(e)) * share_factor - t * factor
+    return finite_or_zero(xp, e) * share_factor - t * factor
 
 
 def cross_entropy_pullback(

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["epsilon", "gaussian", "logistic", "normal_cdf", "tail_ratio"]
+__all__ = ["epsilon", "exp_minus_abs", "gaussian", "logistic", "normal_cdf", "tail_ratio"]
 
 
 class Rational(NamedTuple):
@@ -59,11 +59,15 @@ def epsilon(xp: Any, x: Any) -> Any:
     return 2.0**-52 if x.dtype == xp.float64 else 2.0**-23
 
 
+def exp_minus_abs(xp: Any, x: Any) -> Any:
+    """exp(-abs(x)), which never overflows; without `abs`, whose slope at 0 would mislead autograd."""
+    return xp.exp(xp.where(x < 0, x, -x))
+
+
 @_own_first
 def logistic(xp: Any, x: Any) -> Any:
     """1 / (1 + exp(-x))."""
-    # exp(-|x|) never overflows; `where` instead of `abs`, whose slope at 0 would mislead autograd
-    e = xp.exp(xp.where(x < 0, x, -x))
+    e = exp_minus_abs(xp, x)
     return xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e)
 
 
