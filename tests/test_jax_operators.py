@@ -218,6 +218,22 @@ def test_strict_ranks(name: str, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_strict_ranks_of_operands_that_are_broadcast(rng: np.random.Generator) -> None:
+    X, each = jnp.asarray(rng.normal(size=(2, 4, 3))), jnp.asarray(rng.uniform(size=(4, 1)))
+
+    def loss(X: Any, each: Any) -> Any:
+        return xpgrad_jax.binary_cross_entropy_with_logits(
+            X, jnp.full(X.shape, 0.5), weight=each, pos_weight=each
+        )
+
+    for function in (xpgrad_jax.prelu, loss):
+        expected = _derivatives(function, [X, each])
+        with jax.numpy_rank_promotion("raise"):
+            found = _derivatives(function, [X, each])
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_weights_of_classes_without_x64(rng: np.random.Generator) -> None:
     """No warning that int64 is not available."""
     with jax.enable_x64(False):

@@ -404,6 +404,10 @@ def test_in_place_without_graph(case, dtype):
         x = draw(4, 6, dtype=dtype)
         expected = case.ours(x)
         assert torch.equal(case.ours(x, inplace=True), expected)
+    before = x.clone()
+    with pytest.raises(RuntimeError, match="outside of inference mode"):
+        case.ours(x, inplace=True)
+    assert torch.equal(x, before)
 
 
 @every_writing

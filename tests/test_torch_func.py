@@ -6,7 +6,18 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.func import (
+    functional_call,
+    functionalize,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    vjp,
+    vmap,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -390,6 +401,21 @@ def test_derivatives_while_a_mode_or_a_recorder_watches(operator):
         assert_equal(along(X, tangent), expected)
     assert_equal(make_fx(along)(X, tangent)(X, tangent), expected)
     assert_equal(linearize(function, X)[1](tangent), expected[: len(function(X))])
+
+
+@every_operator
+def test_functionalize(operator):
+    """PyTorch has no rule for a function of ours, but for registered operators."""
+    operands = operator.operands(N=1)
+    X, function = operands["X"], operator.of(operands, ["X"])
+
+    def along(x):
+        loss = lambda x: weighted(y.sin() for y in function(x))  # noqa: E731
+        return *function(x), grad(loss)(x), vmap(grad(loss))(x[None]), *jvp(function, (x,), (x,))[1]
+
+    expected = along(X)
+    assert_equal(functionalize(along)(X), expected)
+    assert_equal(make_fx(functionalize(along))(X)(X), expected)
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call:UserWarning")

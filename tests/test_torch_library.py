@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -268,7 +270,11 @@ def test_gradients_of_targets_and_weights(name):
     cotangent = torch.randn_like(expected)
     compiled = torch.compile(operator.of(operands, names), fullgraph=True, backend="aot_eager")(*leaves)[0]
     expected_grads = torch.autograd.grad(expected, leaves, cotangent)
-    for y in (eager, registered, compiled):
+    with FlopCounterMode(display=False):  # the registered gradient fails below a mode
+        watched = operator.run(operands)[0]
+        grads = torch.autograd.grad(watched, leaves, cotangent, retain_graph=True)
+    torch.testing.assert_close(grads, expected_grads, rtol=1e-12, atol=1e-12)
+    for y in (eager, registered, compiled, watched):
         for a, b in zip(torch.autograd.grad(y, leaves, cotangent), expected_grads, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
@@ -546,6 +552,45 @@ def test_onnx_export_says_what_to_do(name):
 
 
 @every_operator
+def test_recorders_see_the_gradient_of_an_eager_call(operator):
+    """As where PyTorch compiles the backward of a graph that eager code has made."""
+    operands = operator.operands()
+    wanted = [
+        x.requires_grad_() for x in operands.values() if isinstance(x, Tensor) and x.is_floating_point()
+    ]
+    outputs = operator.run(operands)
+    cotangents = [torch.randn_like(y) for y in outputs]
+    expected = torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True)
+
+    def backward(*cotangents):
+        return torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True)
+
+    graph = make_fx(backward)(*cotangents)
+    names = [name for name in (str(node.target) for node in graph.graph.nodes) if name.startswith("xpgrad.")]
+    # a loss with a gradient of its targets is composed, and some gradients run the kernel again
+    assert [name.split(".")[1].endswith("_grad") for name in names] in ([True], [False, True], [])
+    for got, own in zip(graph(*cotangents), expected, strict=True):
+        assert (got is None) == (own is None)
+        if own is not None:
+            torch.testing.assert_close(got, own)
+
+
+@pytest.mark.parametrize("name", ["lstm", "conv1d", "gelu"])
+def test_a_compiled_backward_of_an_eager_call(name):
+    """The compiler records the gradient's operator; it does not read the engine."""
+    operator = EVERY_KERNEL[name]
+    operands = operator.operands()
+    X = operands["X"].requires_grad_()
+    y = operator.run(operands)[0]
+    (expected,) = torch.autograd.grad(y.sin().sum(), X, retain_graph=True)
+    counter = CompileCounterWithBackend("aot_eager")
+    with compiled_autograd._enable(torch.compile(backend=counter, fullgraph=True)):
+        y.sin().sum().backward()
+    torch.testing.assert_close(X.grad, expected)
+    assert sum("_grad" in kernel for graph in counter.graphs for kernel in kernels_in(graph.graph)) == 1
+
+
+@every_operator
 def test_recorders_see_the_operator(operator):
     class Recorder(TorchDispatchMode):
         def __init__(self):
@@ -705,6 +750,17 @@ def test_operations_are_counted_as_those_of_pytorch(name, case, wanted):
     """PyTorch's float64 layers are matrix products, which its counter knows."""
     expected = counted(torch.nn, name, *case, wanted)
     assert counted(xpgrad_torch, name, *case, wanted) == expected > 0
+
+
+def test_operations_of_a_backward_alone():
+    """The forward ran before anybody counted."""
+    x, counts = torch.randn(2, 3, 8, 8, requires_grad=True), []
+    for package in (nn, xpgrad_torch):
+        loss = package.Conv2d(3, 4, 3)(x).sum()
+        with FlopCounterMode(display=False) as counter:
+            loss.backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
 
 
 def test_operations_of_a_grouped_convolution():

@@ -124,6 +124,7 @@ REMOVED = {
     "has_saved_tensors_hooks": (torch._C._autograd, "_top_saved_tensors_default_hooks"),
     "without_saved_hooks": (torch._C._autograd, "_pop_saved_tensors_default_hooks"),
     "is_differentiated": (torch._C._functorch, "get_interpreter_stack"),
+    "is_functionalized": (torch._C._functorch, "get_interpreter_stack"),
     "register_autograd": (torch._library.autograd, "make_autograd_impl"),
     "tree_map": (torch.utils._pytree, "tree_map"),
     "tree_leaves": (torch.utils._pytree, "tree_leaves"),
@@ -256,7 +257,10 @@ def test_who_watches_the_plain_way(plain, monkeypatch):
         return x
 
     torch.func.grad(seen)(torch.ones(()))
-    assert not torch.func.vmap(lambda x: x * _private.is_differentiated())(torch.ones(2)).any()
+    for transform in (torch.func.vmap, torch.func.functionalize):
+        assert not transform(lambda x: x * _private.is_differentiated())(torch.ones(2)).any()
+    assert torch.func.functionalize(lambda x: x * _private.is_functionalized())(torch.ones(2)).all()
+    assert not torch.func.functionalize(lambda x: x * plain("is_functionalized")())(torch.ones(2)).any()
     monkeypatch.delattr(torch.autograd.profiler, "_is_profiler_enabled")
     assert not _private.is_profiling()
 

@@ -32,6 +32,7 @@ from xpgrad_torch._private import (
     count_dispatch_modes,
     is_differentiated,
     is_forward_mode,
+    is_functionalized,
     is_jit_tracing,
     is_of_older_vmap,
     older_vmap_level,
@@ -89,18 +90,14 @@ class _XpgradKernel(torch.autograd.Function):
         # In a graph or in a transformation of torch.func this gradient needs rules of its own.
         followed = torch.is_grad_enabled() or are_transforms_active()
         if ctx.again and kernel.saved:
-            operands = kernel.operands_of(arrays)
-            outputs = (
-                _XpgradKernel.apply(kernel, *operands, ctx.attributes, ctx.grad_only, True)
-                if followed
-                else kernel.forward(*operands, **ctx.attributes)
-            )
-            arrays += kernel.saved_of(outputs)
+            arrays += kernel.saved_of(_XpgradKernel._again(ctx, kernel.operands_of(arrays), followed))
         arrays += cotangents[: len(kernel.cotangents)]
         if ctx.samples is not None and ctx.samples.is_wanted:
             found = ctx.samples.gradients(kernel, arrays, wrt, ctx.attributes | ctx.grad_only)
             return [found.get(name) for name in kernel.operands]
-        if any(c is not None and is_of_older_vmap(c) for c in cotangents):
+        if is_recorded():
+            grads = _recorded_gradient(kernel, arrays, wrt, {**ctx.attributes, **ctx.grad_only})
+        elif any(c is not None and is_of_older_vmap(c) for c in cotangents):
             grads = map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.grad_only)
         elif followed:
             grads = _XpgradGradient.apply(kernel, *arrays, wrt, ctx.attributes, ctx.grad_only, False)
@@ -108,6 +105,15 @@ class _XpgradKernel(torch.autograd.Function):
             grads = kernel.gradient(arrays, wrt, ctx.attributes | ctx.grad_only)
         by_name = dict(zip(wrt, grads, strict=True))
         return [by_name.get(name) for name in kernel.operands]
+
+    @staticmethod
+    def _again(ctx: Any, operands: Sequence[Tensor | None], followed: bool) -> Sequence[Tensor]:
+        """Return the kernel's outputs from a second run."""
+        if is_recorded():
+            return _as_operator(ctx.kernel, operands, {**ctx.attributes, **ctx.grad_only}, False)
+        if followed:
+            return _XpgradKernel.apply(ctx.kernel, *operands, ctx.attributes, ctx.grad_only, True)
+        return ctx.kernel.forward(*operands, **ctx.attributes)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -296,8 +302,8 @@ def _rows(packing: PackedRows | None, flat: Sequence[Tensor]) -> Sequence[Tensor
 
 
 def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
-    """Tell whether the gradient is itself neither part of a graph nor of a transformation."""
-    if torch.is_grad_enabled() or are_transforms_active():
+    """Tell whether the gradient is itself neither recorded nor part of a graph or a transformation."""
+    if is_recorded() or torch.is_grad_enabled() or are_transforms_active():
         return False
     return not any(c is not None and is_of_older_vmap(c) for c in cotangents)
 
@@ -337,9 +343,10 @@ class _PlannedKernel(torch.autograd.Function):
         packing, count = ctx.packing, len(needed)
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * (count + 3)
-        operands = saved[:count]
+        operands, kept = saved[:count], saved[count:]
         cotangents += (None,) * (len(template.kernel.cotangents) - template.count)
-        kept = template.unchanged(saved[count:], lambda: template.forward(ctx.lengths, operands, packing))
+        if not is_recorded():
+            kept = template.unchanged(kept, lambda: template.forward(ctx.lengths, operands, packing))
         grads = None
         if ctx.samples is None and not template.again and are_unseen(cotangents):
             arrays = [*[saved[k] for k in template.taken], *kept]
@@ -392,10 +399,9 @@ def _followed(
     by_name = dict(zip(kernel.operands, joined(operands), strict=True))
     arrays = [by_name[name] for name in kernel.taken]
     ctx.kernel, ctx.attributes, ctx.grad_only = kernel, dict(template.attributes), template.grad_only
-    ctx.again = template.again
-    if ctx.attributes.pop("rows_of", ()):  # only programs read rows
-        ctx.again = True
-    else:
+    has_rows = bool(ctx.attributes.pop("rows_of", ()))  # only programs read rows
+    ctx.again = template.again or has_rows or any(map(was_written_to, kept))
+    if not ctx.again:
         arrays += kept
     wrt = template.wanted(needed)
     grads = _XpgradKernel._gradients(ctx, [name in wrt for name in kernel.operands], arrays, cotangents)
@@ -535,7 +541,7 @@ def apply(
             own = {**attributes, "rows_of": rows} if rows else attributes
             count = len(kernel.cotangents) if wanted_outputs is None else wanted_outputs
             return tuple(template_of(kernel, layout, own, grad_only, again, count, head).call(flat))
-        elif is_forward_mode() or _is_differentiation_recorded():
+        elif is_forward_mode() or _is_differentiation_recorded() or _lacks_operator(kernel, operands):
             outputs = _as_many_operators(kernel, operands, attributes, grad_only)
         elif is_recorded():
             outputs = _apart(kernel, _as_operator(kernel, operands, {**attributes, **grad_only}, again))
@@ -630,8 +636,10 @@ def _as_many_operators(
 
 
 def is_recorded() -> bool:
-    """Tell whether a compiler, `torch.jit.trace` or a dispatch mode records operators."""
-    return bool(torch.compiler.is_compiling() or count_dispatch_modes() or is_jit_tracing())
+    """Tell whether a compiler, `torch.jit.trace`, a dispatch mode or `functionalize` records operators."""
+    if torch.compiler.is_compiling():
+        return True
+    return bool(count_dispatch_modes() or is_jit_tracing() or is_functionalized())
 
 
 def _is_differentiation_recorded() -> bool:
@@ -640,6 +648,26 @@ def _is_differentiation_recorded() -> bool:
     `torch.compile` records derivatives itself.
     """
     return is_recorded() and not torch.compiler.is_compiling() and is_differentiated()
+
+
+def _lacks_operator(kernel: TorchKernel, operands: Sequence[Tensor | None]) -> bool:
+    """Tell whether a recorder watches, and an operand needs a gradient that the kernel lacks.
+
+    An operator then composes it by `torch.func`, which fails below a dispatch mode.
+    """
+    if torch.compiler.is_compiling() or not is_recorded():
+        return False
+    named = zip(kernel.operands, operands, strict=True)
+    return any(x is not None and x.requires_grad and name not in kernel.graded for name, x in named)
+
+
+def _recorded_gradient(
+    kernel: TorchKernel, arrays: Sequence[Tensor | None], wrt: Sequence[str], attributes: Mapping[str, Any]
+) -> Sequence[Tensor]:
+    """Return the gradients of `wrt` for recorders, by one operator if it has all; see `_lacks_operator`."""
+    if torch.compiler.is_compiling() or set(wrt) <= set(kernel.graded):
+        return kernel.gradient_operator(*arrays, **attributes, wrt=wrt)
+    return list(kernel.composed_gradient(arrays, wrt, attributes).values())
 
 
 def is_followed() -> bool:

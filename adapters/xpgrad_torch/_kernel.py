@@ -175,10 +175,10 @@ class TorchKernel(KernelDescription):
                         grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
             if len(own) < len(wrt):
                 others = [name for name in wrt if name not in own]
-                grads |= self._composed_gradient(arrays, others, attributes)
+                grads |= self.composed_gradient(arrays, others, attributes)
         return tuple(grads[name] for name in wrt)
 
-    def _composed_gradient(
+    def composed_gradient(
         self, arrays: Sequence[Tensor | None], wrt: Sequence[str], attributes: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """Return gradients of a loss's targets, which the kernel lacks, by PyTorch's own operators."""

@@ -71,9 +71,19 @@ are_transforms_active: Callable[[], bool] = _found("_C._are_functorch_transforms
 _transforms: Callable[[], Any] = _found("_C._functorch.get_interpreter_stack") or (lambda: None)
 
 
+def _is_active(*kinds: str) -> bool:
+    keys = [str(transform.key()) for transform in _transforms() or ()]
+    return any(kind in key for kind in kinds for key in keys)
+
+
 def is_differentiated() -> bool:
-    """Tell whether a transformation of `torch.func` other than vmap is active. The plain way says no."""
-    return any("Vmap" not in str(transform.key()) for transform in _transforms() or ())
+    """Tell whether `torch.func` differentiates. The plain way says no."""
+    return _is_active("Grad", "Jvp")
+
+
+def is_functionalized() -> bool:
+    """Tell whether `torch.func.functionalize` is active. The plain way says no."""
+    return are_transforms_active() and _is_active("Functionalize")
 
 
 def _any_mode() -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 import xpgrad
-from xpgrad_torch._autograd import TorchKernel, apply, is_followed, map_older_batch
+from xpgrad_torch._autograd import TorchKernel, apply, is_followed, is_recorded, map_older_batch
 from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._kernel import check_dense, check_flag
 from xpgrad_torch._overrides import are_replaceable, as_plain, handed_over
@@ -55,7 +55,9 @@ class _FirstOperand(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dY: Tensor) -> Any:
         kernel, saved = ctx.kernel, ctx.saved_tensors
-        if is_of_older_vmap(dY):
+        if is_recorded():
+            (dX,) = kernel.gradient_operator(*saved, dY, **ctx.attributes, wrt=("X",))
+        elif is_of_older_vmap(dY):
             (dX,) = map_older_batch(kernel, (*saved, dY), ("X",), ctx.attributes, {})
         else:
             # With create_graph=True these tensors stay in a graph, and the core runs on the standard engine,
@@ -139,9 +141,15 @@ def run_over(compute: Callable[[Tensor], Tensor], X: Tensor, inplace: bool) -> T
 
 def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
     if not graph:
+        is_inference = X.is_inference()
+        if is_inference and not torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                f"{kernel.name}: input was made in inference mode, expected another tensor: PyTorch forbids "
+                "writing to it outside of inference mode"
+            )
         with shown(kernel.name):
             getattr(xpgrad, kernel.name)(X, **attributes, out=X)
-        if not X.is_inference():
+        if not is_inference:
             increment_version(X)  # graphs that have saved X notice the change
         return X
     if base_of(X).is_leaf:

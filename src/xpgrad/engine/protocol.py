@@ -162,7 +162,7 @@ class Engine(TimeLoops, Images, Protocol):
         """
         with self.quiet():
             named = dict(zip(formula.parameters, numbers, strict=True))
-            (result,) = formula(self.xp, *inputs, **named)
+            (result,) = formula(self.xp, *_of_one_rank(self.xp, inputs), **named)
             if not hasattr(result, "__setitem__"):  # NumPy's operators return scalars for arrays without axes
                 result = self.xp.asarray(result)
             return _written(result, out)
@@ -261,6 +261,17 @@ class Adapter(Engine, Protocol):
     def integers(self, array: Any) -> np.ndarray | None:
         """An integer array of one or two axes as contiguous 64-bit integers; None for other arrays."""
         return None
+
+
+def _of_one_rank(xp: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Return arrays with as many axes as the one with most: JAX may be told not to add axes itself."""
+    rank = max(array.ndim for array in arrays if array is not None)
+    return [
+        array
+        if array is None or array.ndim in (0, rank)
+        else xp.reshape(array, (1,) * (rank - array.ndim) + array.shape)
+        for array in arrays
+    ]
 
 
 def _written(result: Any, out: Any) -> Any:
