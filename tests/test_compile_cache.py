@@ -62,6 +62,15 @@ def test_damaged_files_are_made_anew(folder, damage):
     assert states(folder) == whole, "what was made anew serves the next process"
 
 
+def test_a_file_with_other_code_is_made_anew(folder):
+    assert in_a_new_process() == (42.0, 12.0)
+    (path,) = files(folder, "o")
+    compile_cache.load("others", TEXT.replace("twice", "double"))
+    (other,) = set(files(folder, "o")) - {path}
+    path.write_bytes(other.read_bytes())
+    assert in_a_new_process() == (42.0, 12.0)
+
+
 def test_code_lives_as_long_as_the_process(folder):
     """Whoever has an address knows nothing of what made the code."""
     module = compile_cache.load("numbers", TEXT)

@@ -27,7 +27,7 @@ from xpgrad.engine import (
     Step,
     array_loops,
 )
-from xpgrad.engine.process import sharing, team
+from xpgrad.engine.process import compile_message, sharing, team
 
 ENGINES = ["standard", "blocks", "compiled"]
 
@@ -601,13 +601,41 @@ def test_unwritable_cache_folder(tmp_path):
     assert f"cannot be kept in {blocked / 'cache'} (FileExistsError: File exists)" in said
 
 
+def test_threads_that_the_system_does_not_start(monkeypatch):
+    """As under a limit on processes: the caller and the threads that started do the work; none is lost."""
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "5")
+    monkeypatch.setattr(team, "_pool", team._Pool())
+    real, started, limits = team._thread.start_new_thread, [], []
+
+    def limited(*arguments):
+        if len(started) == limits[-1]:
+            raise RuntimeError("can't start new thread")
+        started.append(real(*arguments))
+
+    monkeypatch.setattr(team._thread, "start_new_thread", limited)
+    for limit, expected in ((0, 0), (2, 2), (2, 2), (9, 4)):
+        limits.append(limit)
+        assert team.PoolTeam().map(lambda number: number + 1, range(9)) == [*range(1, 10)]
+        assert len(started) == expected
+    assert team._pool._todo.qsize() <= 4 * 3
+
+
+def test_the_message_about_compiling_needs_no_thread(monkeypatch):
+    def refused(timer):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(compile_message, "_someone_is_looking", lambda: True)
+    monkeypatch.setattr(threading.Timer, "start", refused)
+    with compile_message._CompileMessage()():
+        pass
+
+
 def test_threads_that_are_busy_hold_nothing_up(monkeypatch):
     """The caller does what no thread of the pool has begun."""
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
     free = threading.Event()
     ended = []
-    for _ in range(2):
-        team._thread_pool(2).put(lambda: ended.append(free.wait(60)))
+    team._pool.put(lambda: ended.append(free.wait(60)), len(team._pool._started) or 1)
     try:
         assert team.PoolTeam().map(lambda number: number + 1, range(5)) == [1, 2, 3, 4, 5]
         assert not ended

@@ -638,3 +638,21 @@ def test_a_block_of_R_between_those_of_another_value(
     if per_sample != "norm":
         dRs = [dRs[0], dRs[1].reshape(-1, 3, H, H)[:, [0, 2, 1]].reshape(dRs[0].shape)]
     np.testing.assert_allclose(*dRs, rtol=1e-12, atol=1e-14)
+
+
+def test_the_order_of_gradients():
+    """The contract's: parameters, inputs, initial states."""
+    cell = Cell(_with_gap, W="a", R="a", v="a", inputs="gap")
+    assert cell.results[1]._fields == ("dX", "dW", "dR", "dv", "dgap", "dH0")
+    grads = cell.grad(**_saved_call(cell))
+    assert [g.shape for g in grads] == [(5, 4, 3), (1, 6, 3), (1, 6, 6), (1, 6), (5, 4, 6), (1, 4, 6)]
+
+
+def _with_gap(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any, gap: Any) -> Any:
+    return xp.tanh(W.a(x) + R.a(h) + v.a + gap)
+
+
+def _saved_call(cell: Cell) -> dict[str, Any]:
+    given = operands(cell) | {"gap": np.ones((5, 4, 6)), "initial_h": np.ones((1, 4, 6))}
+    out = cell(**given)
+    return given | {name: getattr(out, name) for name in cell.saved} | {"grad_H_t": out.H_t}

@@ -405,7 +405,7 @@ def test_in_place_without_graph(case, dtype):
         expected = case.ours(x)
         assert torch.equal(case.ours(x, inplace=True), expected)
     before = x.clone()
-    with pytest.raises(RuntimeError, match="outside of inference mode"):
+    with pytest.raises(RuntimeError, match="outside"):
         case.ours(x, inplace=True)
     assert torch.equal(x, before)
 

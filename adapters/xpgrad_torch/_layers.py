@@ -117,14 +117,20 @@ class OneLayer(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of a layer; return its sequences and its final states."""
-        head = self._head(bool(states), lengths is not None)
-        results = self._known(head, suffixes, X, states, lengths)
+        head, read = self._head(bool(states), lengths is not None), self._read(suffixes)
+        results = self._known(head, read, X, states, lengths)
         count, sequences = len(self._STATES), self._sequences()
         if results is None:
             if suffixes[0] == "_l0":
-                self._check_input(X)
+                self._check_input(X, read)
             initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
-            operands = {"X": X, **self._weights(suffixes), LENGTHS: lengths, **initial, **self._masks(X)}
+            operands = {
+                "X": X,
+                **self._weights(suffixes, read),
+                LENGTHS: lengths,
+                **initial,
+                **self._masks(X),
+            }
             results = self._run_kernel(operands, count + sequences, head)
         finals = results[1 : 1 + count]
         return self._over_time([results[0], *results[1 + count : count + sequences]]), tuple(finals)
@@ -134,7 +140,8 @@ class OneLayer(Recurrent, nn.RNNBase):
     ) -> tuple[States, States]:
         """Run all directions of a layer on rows of a packed sequence."""
         initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
-        given = {"X": X, **self._weights(suffixes), **initial, LENGTHS: packing.lengths, **self._options()}
+        own = {**self._weights(suffixes, self._read(suffixes)), **self._options()}
+        given = {"X": X, **initial, LENGTHS: packing.lengths, **own}
         H_all, *finals = run_packed(self._KERNEL, given, packing, 1 + len(self._STATES))
         return (H_all,), tuple(finals)
 

@@ -7,7 +7,7 @@ all other calls: by `run_recurrent`, as the functions do, and `apply` (`_autogra
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -117,6 +117,17 @@ def _ordered_names(
     return tuple(names), place
 
 
+class Read(NamedTuple):
+    """A layer's parameters as one call has read them: a parametrization computes a parameter at each reading.
+
+    The first `place` precede states and lengths in the kernel's order.
+    """
+
+    names: tuple[str, ...]
+    tensors: Sequence[Tensor]
+    place: int
+
+
 class Recurrent(Unscripted, Sampled, nn.Module):
     """A recurrent module on one of xpgrad's kernels, with the kernel's attributes as options.
 
@@ -186,16 +197,22 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         """Return the names of the parameters of each ONNX operand, without a suffix."""
         return _BIASED if self.bias else _UNBIASED
 
-    def _weights(self, suffixes: Sequence[str]) -> dict[str, Any]:
+    def _read(self, suffixes: Sequence[str]) -> Read:
+        """Read the parameters with these suffixes."""
+        names, place = _ordered_names(self._ORDER, tuple(self._operand_parts().items()), tuple(suffixes))
+        return Read(names, parameters_of(self, names), place)
+
+    def _weights(self, suffixes: Sequence[str], read: Read) -> dict[str, Any]:
         """Return the parameters with these suffixes by ONNX's names, and stacked as ONNX stacks them."""
-        directions = self._directions()
+        directions, found = self._directions(), dict(zip(read.names, read.tensors, strict=True))
         return {
-            operand: stacked(parameters_of(self, [p + end for end in suffixes for p in parts]), directions)
+            operand: stacked([found[p + end] for end in suffixes for p in parts], directions)
             for operand, parts in self._operand_parts().items()
         }
 
     def _kernel_parameters(self) -> list[nn.Parameter]:
-        return flattened(self._weights(self._suffixes()).values())[1]  # type: ignore[return-value]
+        suffixes = self._suffixes()
+        return flattened(self._weights(suffixes, self._read(suffixes)).values())[1]  # type: ignore[return-value]
 
     @abstractmethod
     def _smallest_operands(self) -> list[np.ndarray]:
@@ -252,7 +269,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
     def _known(
         self,
         head: Head,
-        suffixes: Sequence[str],
+        read: Read,
         X: Tensor,
         states: Sequence[Tensor],
         lengths: Tensor | None = None,
@@ -263,10 +280,9 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         """
         if head is None:
             return None
-        names, place = _ordered_names(self._ORDER, tuple(self._operand_parts().items()), tuple(suffixes))
-        parameters, (X, *states) = as_plain(parameters_of(self, names)), as_plain((X, *states))
+        parameters, (X, *states) = as_plain(read.tensors), as_plain((X, *states))
         given = states if lengths is None else (lengths, *states)
-        flat = [X, *parameters[:place], *given, *parameters[place:]]
+        flat = [X, *parameters[: read.place], *given, *parameters[read.place :]]
         if lengths is None:
             ready = find(head, flat)
             return None if ready is None else call_again(ready, flat)
@@ -285,9 +301,10 @@ class Recurrent(Unscripted, Sampled, nn.Module):
             for name, x in operands.items()
         }
 
-    def _check_input(self, X: Tensor) -> None:
+    def _check_input(self, X: Tensor, read: Read | None = None) -> None:
         """Raise unless the input has the width and the dtype of the first layer's weight."""
-        (weight,) = parameters_of(self, ["weight_ih" + self._suffixes()[0]])
+        name = "weight_ih" + self._suffixes()[0]
+        (weight,) = parameters_of(self, [name]) if read is None else [read.tensors[read.names.index(name)]]
         if X.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"{self._NAME}: input.size(-1) is {X.shape[-1]}, expected input_size = {self.input_size}"
@@ -351,33 +368,33 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
             return as_node(self, input, hx)
         if are_replaceable((input,)):
             return handed_over(self._KERNEL, lambda X: self.forward(X, hx), (input,))
-        head = self._head(True, False)
-        results = self._known_step(head, input, hx)
-        return self._join(self._checked_step(head, input, hx) if results is None else results)
+        head, read = self._head(True, False), self._read([""])
+        results = self._known_step(head, read, input, hx)
+        return self._join(self._checked_step(head, read, input, hx) if results is None else results)
 
-    def _known_step(self, head: Head, input: Tensor, hx: Any) -> Sequence[Tensor] | None:  # noqa: A002
+    def _known_step(self, head: Head, read: Read, input: Tensor, hx: Any) -> Sequence[Tensor] | None:  # noqa: A002
         """Return the states after a known call on a batch, which needs no checks; None for other calls."""
         states = (hx,) if len(self._STATES) == 1 else hx
         if type(states) is not tuple or len(states) != len(self._STATES):
             return None
         is_batch = isinstance(input, Tensor) and input.dim() == 2
-        return self._known(head, [""], input, states) if is_batch else None
+        return self._known(head, read, input, states) if is_batch else None
 
-    def _checked_step(self, head: Head, input: Tensor, hx: Any) -> Sequence[Tensor]:  # noqa: A002
+    def _checked_step(self, head: Head, read: Read, input: Tensor, hx: Any) -> Sequence[Tensor]:  # noqa: A002
         """Return the states after any call, also of a single sequence or without states."""
         single = is_single(self._NAME, input, 1)
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
             states = tuple([input.new_zeros(shape) for _ in self._STATES])
         else:
-            self._check_input(input)
+            self._check_input(input, read)
             states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
-        results = self._known(head, [""], rows[0], rows[1:])
+        results = self._known(head, read, rows[0], rows[1:])
         if results is None:
-            self._check_input(input)
-            operands = {**dict(zip(("X", *self._STATE_OPERANDS), rows, strict=False)), **self._weights([""])}
-            results = self._run_kernel(operands, head=head)
+            self._check_input(input, read)
+            named = dict(zip(("X", *self._STATE_OPERANDS), rows, strict=False))
+            results = self._run_kernel({**named, **self._weights([""], read)}, head=head)
         return [x.squeeze(0) for x in results] if single else results
 
     def _directions(self) -> int:

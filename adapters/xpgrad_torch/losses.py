@@ -142,8 +142,8 @@ def cross_entropy(
     if isinstance(input, Tensor) and _has_no_class(input):
         # Softmax needs a class, and the kernel refuses C = 0. PyTorch's result is a convention.
         return nn.functional.cross_entropy(input, target, weight, **attributes)
-    if not isinstance(target, Tensor) or target.is_floating_point():
-        del attributes["ignore_index"]
+    if not isinstance(target, Tensor) or (target.is_floating_point() and ignore_index < 0):
+        del attributes["ignore_index"]  # as in PyTorch, probabilities ignore no class below 0
     return _run(_CROSS_ENTROPY, _CROSS_ENTROPY_NAMES, input, target, {"weights": weight}, attributes)
 
 

@@ -62,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 for success, 1 if the command failed or found an error, 2 if it needs a checkout and this is none,
-        130 after Ctrl-C. Arguments that don't parse raise SystemExit(2), as in argparse.
+        0 for success, 1 if the command failed or found an error, 2 for a wrong environment variable or if it
+        needs a checkout and this is none, 130 after Ctrl-C. Arguments that don't parse raise SystemExit(2), as
+        in argparse.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
@@ -84,6 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except ToolMissingError as error:
         message(str(error))
+        return 2
+    except ValueError as error:
+        if not str(error).startswith("XPGRAD_"):
+            raise
+        message(str(error))  # of an environment variable, not a fault of the program
         return 2
     except BrokenPipeError:  # the reader (head, less) is gone: no error
         # Python would report it again when it flushes stdout at exit.

@@ -126,7 +126,7 @@ class Cell:
             -> (dX, dW, dR, dv, dH0, dC0)
 
     with the arguments of `lstm_grad`. A cell without W, R or v has no such argument. Inputs besides x are
-    keyword arguments of both; their gradients come last. Without W, only T and N are read from X.
+    keyword arguments of both; their gradients come after dv. Without W, only T and N are read from X.
 
     Slopes at kinks: 0 for `abs` at 0. At ties `maximum` and `minimum` share the cotangent, as PyTorch's do.
     `where` passes it to the chosen side.

@@ -11,9 +11,10 @@ Che and others, "Recurrent neural networks for multivariate time series with mis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple
 
+from xpgrad._calls.computation import Computation
 from xpgrad._operators import resets as _resets
 from xpgrad._operators.arguments import (
     check_arrays,
@@ -25,8 +26,9 @@ from xpgrad._operators.arguments import (
 )
 from xpgrad._operators.operator_docs import described
 from xpgrad._operators.types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
-from xpgrad._operators.words import TimeDirection
+from xpgrad._operators.words import PerSample, TimeDirection
 from xpgrad._recurrent.checked_call import DIRECTIONS
+from xpgrad._recurrent.per_sample import PER_SAMPLE, square_norms, square_norms_of_products
 from xpgrad.cells import Cell, sigmoid
 
 _ARGUMENTS = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean", "initial_h")
@@ -337,7 +339,7 @@ def gru_d_grad(
     direction: TimeDirection = "forward",
     layout: int = 0,
     reset: Array[Any] | None = None,
-    per_sample: bool = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
 ) -> GRUDGrads[A | MaybeNone]:
@@ -362,8 +364,9 @@ def gru_d_grad(
         Cotangent of the final state; zero by default.
     direction, layout, reset
         The arguments of `gru_d`.
-    per_sample : bool
+    per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D), without the gradients themselves.
     sample_weight : array, shape (N,), optional
         A factor for each sequence's gradients of the parameters, applied before these are summed or returned
         separately. It has no effect on the other gradients.
@@ -373,7 +376,8 @@ def gru_d_grad(
     Returns
     -------
     GRUDGrads
-        ``(dX, ddelta, dW, dR, ddecay_x, ddecay_h, dB, dmean, dH0)``, None for those not asked for.
+        ``(dX, ddelta, dW, dR, ddecay_x, ddecay_h, dB, dmean, dH0)``, None for those not asked for, and for dB
+        and dmean without B and mean.
 
     See Also
     --------
@@ -395,7 +399,7 @@ def gru_d_grad(
     """
     operator = "gru_d_grad"
     arrays = dict(zip(_ARGUMENTS, (X, mask, delta, W, R, decay_x, decay_h, B, mean, initial_h), strict=True))
-    check_choice(operator, "per_sample", per_sample, (False, True))
+    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
     wanted = check_wrt(operator, wrt, _GRADED, {"B": B, "mean": mean})
     if grad_H_all is None and grad_H_t is None:
         raise ValueError(f"{operator}: no cotangent is given, expected one or more of grad_H_all, grad_H_t")
@@ -422,7 +426,7 @@ def gru_d_grad(
 
 
 def _one_direction(
-    call: GRUDCall, d: int, kept: Mapping[str, Any], per_sample: bool, sample_weight: Any
+    call: GRUDCall, d: int, kept: Mapping[str, Any], per_sample: bool | str, sample_weight: Any
 ) -> dict[str, Any]:
     """The gradients of one direction, by the operator's names of arguments."""
     xp = call.xp
@@ -433,38 +437,50 @@ def _one_direction(
             return None
         return array[:, d : d + 1, ...] if array.ndim == 4 else array[d : d + 1, ...]
 
-    options = {**call.options(d), "per_sample": per_sample, "sample_weight": sample_weight}
+    options = {**call.options(d), "sample_weight": sample_weight}
     second = GRU.grad(
         call.second_input(part("filled")), call.of("W", d), call.of("R", d), call.bias(d),
         H_all=part("H_all"), saved=part("saved"), gap=call.gap(d), initial_h=call.of("initial_h", d),
-        grad_H_all=part("grad_H_all"), grad_H_t=part("grad_H_t"), **options,
+        grad_H_all=part("grad_H_all"), grad_H_t=part("grad_H_t"), per_sample=per_sample, **options,
     )  # fmt: skip
     d_filled = xp.expand_dims(second.dX[..., : call.I], axis=1)
     first = FILL.grad(
         call.arrays["X"], call.vectors(d), Filled_all=part("filled"), Last_all=part("last"),
-        saved=part("saved_x"), grad_Filled_all=d_filled, **call.inputs(), **options,
+        saved=part("saved_x"), grad_Filled_all=d_filled, per_sample=bool(per_sample),
+        **call.inputs(), **options,
     )  # fmt: skip
     V, d_gap = call.arrays["decay_h"][d, :, :], second.dgap
     d_delta = xp.tensordot(d_gap, V[:, : call.I], axes=((2,), (0,)))
-    lead = first.dv.shape[:-1]
+    decay_x, mean = first.dv[..., : 2 * call.I], first.dv[..., 2 * call.I :]
+    if per_sample == "norm":
+        decay_x, mean = (_norms(call, square_norms, x[:, 0, :]) for x in (decay_x, mean))
+    else:
+        decay_x = xp.reshape(decay_x, (*first.dv.shape[:-1], 2, call.I))
     return {
         "X": first.dvalue, "delta": first.ddelta + d_delta,
         "W": second.dW, "R": second.dR, "B": second.dv, "initial_h": second.dH0,
-        "decay_x": xp.reshape(first.dv[..., : 2 * call.I], (*lead, 2, call.I)),
-        "mean": first.dv[..., 2 * call.I :],
+        "decay_x": decay_x, "mean": mean,
         "decay_h": _decay_gradient(call, d_gap, per_sample, sample_weight),
     }  # fmt: skip
 
 
-def _decay_gradient(call: GRUDCall, d_gap: Any, per_sample: bool, sample_weight: Any) -> Any:
-    """The gradient of `decay_h`, from its pre-activation's cotangent: products with time gaps, and sums."""
+def _norms(call: GRUDCall, squares: Callable[..., Any], *arrays: Any) -> Any:
+    """Each sample's norm, (N, 1), from a function that gives their squares."""
+    computation = Computation(call.operator, call.xp, arrays)
+    engine = computation.engine
+    return computation.lower(engine.roots(squares(engine, *map(computation.lift, arrays))))[:, None]
+
+
+def _decay_gradient(call: GRUDCall, d_gap: Any, per_sample: bool | str, sample_weight: Any) -> Any:
+    """The gradient of `decay_h`, from its pre-activation's cotangent: products with time gaps and ones."""
     xp, delta = call.xp, call.arrays["delta"]
     if sample_weight is not None:
         d_gap = d_gap * sample_weight[None, :, None]
     # in padding the cotangent is 0, and the time gap anything
     silent = xp.sum(xp.abs(d_gap), axis=-1, keepdims=True) == 0
     delta = xp.where(silent, xp.zeros_like(delta), delta)
-    products = xp.matmul(xp.permute_dims(d_gap, (1, 2, 0)), xp.permute_dims(delta, (1, 0, 2)))
-    sums = xp.expand_dims(xp.sum(d_gap, axis=0), axis=2)
-    each = xp.concat([products, sums], axis=2)  # (N, H, I + 1)
+    factors = xp.concat([delta, xp.astype(~silent, delta.dtype)], axis=2)
+    if per_sample == "norm":
+        return _norms(call, square_norms_of_products, d_gap, factors)
+    each = xp.matmul(xp.permute_dims(d_gap, (1, 2, 0)), xp.permute_dims(factors, (1, 0, 2)))  # (N, H, I + 1)
     return xp.expand_dims(each, axis=1) if per_sample else xp.expand_dims(xp.sum(each, axis=0), axis=0)

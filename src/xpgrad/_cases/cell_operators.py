@@ -71,7 +71,7 @@ _GRU_D_CASES = SequenceCases(
     tuple(_GRU_D),
     tuple(_GRU_D_OUTPUTS),
     _in_both_layouts(gru_d_reference, {**_GRU_D, **_GRU_D_OUTPUTS}, tuple(_GRU_D_OUTPUTS)),
-    _SHARED,
+    {**_SHARED, **_NORM},
     constants=("mask",),
 )
 

@@ -63,7 +63,8 @@ def vectors(
     """Inputs, saved arrays, cotangents and gradients of an operator, to test another kernel with.
 
     Each case is computed in float64, and its gradients are compared with central differences. Inputs and
-    cotangents are multiples of 1/64 below 8. Every floating-point type down to bfloat16 holds them exactly.
+    cotangents are numbers below 8 with few binary digits, which every floating-point type down to bfloat16
+    holds exactly.
 
     Parameters
     ----------

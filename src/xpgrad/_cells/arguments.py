@@ -42,7 +42,7 @@ class CellArrays:
         self.cotangents = {own: f"grad_{own}" for own in (*over_time, *ends)}
         self.ends = tuple(f"grad_{end}" for end in ends)
         self.operands = ("X", *parameters, "sequence_lens", *self.initial, *inputs)
-        self.arguments = ("X", *parameters, *self.initial, *inputs)
+        self.arguments = ("X", *parameters, *inputs, *self.initial)
         self.gradient_operands = (*self.operands, *self.saved, *self.cotangents.values(), "sample_weight")
         known = ("X", *PARAMETERS, "sequence_lens", *self.initial, *self.saved, *_OPTIONS)
         for own in inputs:

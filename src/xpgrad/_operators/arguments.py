@@ -23,9 +23,11 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 def explain(error: Exception) -> None:
     """Add a note with the call of `help` to an error whose message begins with a kernel's name.
 
-    Any other name is the name of a user's cell.
+    Any other name is the name of a user's cell. Errors of settings have no name.
     """
-    operator = str(error.args[0] if error.args else "").partition(":")[0]
+    operator, colon, _ = str(error.args[0] if error.args else "").partition(":")
+    if not colon or " " in operator:
+        return
     name = operator if hasattr(sys.modules["xpgrad"], operator) else "Cell"
     note = f"help(xpgrad.{name}) explains what is expected."
     if note not in getattr(error, "__notes__", ()):

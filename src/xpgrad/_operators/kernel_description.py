@@ -119,8 +119,9 @@ class KernelDescription:
         # The operands whose gradients it returns, in its order: all that have one, or only the first.
         self.selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters
         self.graded = self.differentiable if self.selects else self.operands[:1]
-        if self.gradient_result is not None:
-            order = self.gradient_result._fields
+        result = self.gradient_result if self._cell is None else self._cell.results[1]
+        if result is not None:
+            order = result._fields
             self.graded = tuple(sorted(self.graded, key=lambda name: order.index(gradient_name(name))))
 
     def function(self, which: int) -> Callable[..., Any]:

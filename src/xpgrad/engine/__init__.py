@@ -219,7 +219,8 @@ def describe_engines() -> dict[str, str]:
     >>> "numpy" in describe_engines()
     True
     """
-    threads = _numpy_engine.team.size()
+    own, current = thread_count(), _numpy_engine.team.size()
+    threads = f"threads: {own}" + (f", with PyTorch loaded {current}" if current != own else "")
     if jit_enabled():
         import llvmlite
 
@@ -230,7 +231,7 @@ def describe_engines() -> dict[str, str]:
         how = "formulas in cache-sized blocks, not compiled"
     lines = {
         "standard": "pure array API, any namespace",
-        "numpy": f"NumPy arrays: {how}; {threads} threads",
+        "numpy": f"NumPy arrays: {how}; {threads}",
     }
     adapters = {name: _adapter(name) for name in _entries()}
     return lines | {name: adapter.describe() for name, adapter in adapters.items() if adapter is not None}

@@ -100,9 +100,11 @@ def cfunc(signature: str) -> Callable[[Callable], Any]:
     return lambda function: CFunction(function, signature)
 
 
-# --- files: a hash, which shows damage, and the machine code
+# --- files: a hash, which shows damage and other files' content, and the machine code
 
-_HASH = hashlib.sha256
+
+def _hash(stem: str, code: bytes) -> bytes:
+    return hashlib.sha256(stem.encode() + code).digest()
 
 
 def _kept(stem: str) -> bytes | None:
@@ -114,8 +116,8 @@ def _kept(stem: str) -> bytes | None:
         found = (place / f"{stem}.o").read_bytes()
     except OSError:
         return None
-    size = _HASH().digest_size
-    return found[size:] if _HASH(found[size:]).digest() == found[:size] else None
+    size = hashlib.sha256().digest_size
+    return found[size:] if _hash(stem, found[size:]) == found[:size] else None
 
 
 def _keep(stem: str, code: bytes) -> None:
@@ -126,7 +128,7 @@ def _keep(stem: str, code: bytes) -> None:
             _warn(problem)
             return
         try:
-            folder.write(place / f"{stem}.o", _HASH(code).digest() + code)
+            folder.write(place / f"{stem}.o", _hash(stem, code) + code)
             return
         except OSError as error:
             reason = f"{type(error).__name__}: {error}"

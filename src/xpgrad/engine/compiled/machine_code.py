@@ -29,7 +29,12 @@ def target() -> tuple[str, str, str]:
     triple = binding.get_process_triple()
     cpu, features = os.environ.get(CPU, ""), os.environ.get(FEATURES, "")
     if cpu or features:
-        return triple, cpu or binding.get_host_cpu_name(), features
+        for word in features.split(","):
+            if word and word[0] not in "+-":  # LLVM would end the process
+                raise ValueError(f"{FEATURES} has {word!r}, expected + or - before each feature")
+        # with a name that LLVM does not know it would end the process; so it says so, and makes general code
+        least = "+64bit" if triple.startswith("x86_64") else ""
+        return triple, cpu or binding.get_host_cpu_name(), features or least
     return triple, binding.get_host_cpu_name(), _host_features()
 
 

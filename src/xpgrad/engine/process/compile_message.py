@@ -36,7 +36,8 @@ class _CompileMessage:
         started = time.monotonic()
         try:
             self._running = True
-            timer.start()
+            with contextlib.suppress(RuntimeError):  # the system starts no more threads
+                timer.start()
             yield
         finally:
             timer.cancel()

@@ -7,6 +7,7 @@ Idle OpenMP threads spin for milliseconds and take a core from any other pool. S
 from __future__ import annotations
 
 import _thread
+import contextlib
 import contextvars
 import ctypes
 import functools
@@ -25,32 +26,41 @@ from xpgrad.engine.process.settings import thread_count
 _REAL, _INTEGER = struct.Struct("d"), struct.Struct("q")
 
 
-@functools.cache
-def _thread_pool(threads: int) -> SimpleQueue[Callable[[], None]]:
-    """The queue of so many threads: each takes the next function, which must not raise, and calls it.
+class _Pool:
+    """Threads that each take the next function, which must not raise, and call it.
 
     A queue, its threads and a list's methods are C. An interrupt (Ctrl-C) within the locks of a
     `ThreadPoolExecutor`, which are Python, could leave one taken, and the next call waited for ever.
     """
-    todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
-    def run() -> None:
+    def __init__(self) -> None:
+        self._todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._started: list[None] = []
+
+    def put(self, function: Callable[[], None], threads: int) -> None:
+        """Let so many threads call the function; fewer, or none, where the system starts no more."""
+        with contextlib.suppress(RuntimeError):  # a limit on processes or memory; a later call tries again
+            while len(self._started) < threads:
+                _thread.start_new_thread(self._serve, ())
+                self._started.append(
+                    None
+                )  # afterwards: an interrupt must not count a thread that is not there
+        for _ in range(min(threads, len(self._started))):
+            self._todo.put(function)
+
+    def _serve(self) -> None:
         while True:
-            todo.get()()
-
-    for _ in range(threads):
-        _thread.start_new_thread(run, ())
-    return todo
+            self._todo.get()()
 
 
+_pool = _Pool()
 _forked = False
 
 
 def _forget_threads() -> None:
     """After a fork: the child has none of its parent's threads, and an OpenMP team would wait for them."""
-    global _forked
-    _forked = True
-    _thread_pool.cache_clear()
+    global _forked, _pool
+    _forked, _pool = True, _Pool()
 
 
 def forked() -> bool:
@@ -195,10 +205,8 @@ class PoolTeam(Team):
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
         others = _Others(work)
-        pool = _thread_pool(self.size())
         try:
-            for _ in range(threads - 1):
-                pool.put(others.work)
+            _pool.put(others.work, threads - 1)
             work()  # the caller is one of the threads: it already runs
             others.close()
         except BaseException:
