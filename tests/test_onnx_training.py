@@ -77,7 +77,7 @@ def test_optimizers_are_pytorchs(optimizer: str, given: bool) -> None:
     w, x = rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=(5, 3)).astype(np.float32)
     model = parsed("g (float[n, 3] x) => (float[n, 2] y) { y = MatMul(x, w) }")
     model.graph.initializer.append(numpy_helper.from_array(w, "w"))
-    training = training_model(model, "mse", optimizer=optimizer, **numbers)  # type: ignore[arg-type]
+    training = training_model(model, "mse", optimizer=optimizer, **numbers)
     onnx.checker.check_model(training, full_check=True)
     assert "Identity" not in {node.op_type for node in training.graph.node}  # it would copy all parameters
     parameter = torch.tensor(w, requires_grad=True)
@@ -207,12 +207,15 @@ SMALL = "g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { p = Mul(w, x)  y
     ("options", "message"),
     [
         ({"optimizer": "adam"}, r"optimizer is 'adam', expected one of sgd, momentum, adamw"),
-        ({"momentum": 0.5}, r"'momentum' is no number of sgd, expected some of weight_decay"),
+        ({"momentum": 0.5}, r"momentum is no number of sgd, expected one of weight_decay"),
+        ({"optimizer": "adamw", "beta1": 1.0}, r"beta1 is 1.0, expected at least 0 and less than 1"),
+        ({"weight_decay": -1}, r"weight_decay is -1.0, expected a finite number of at least 0"),
         ({"wrt": ["x"]}, r"wrt has 'x', expected parameters"),
+        ({"standard": 2}, r""),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=rf"training_model: {message}"):
+    with pytest.raises(ValueError, match=rf"(training|gradient)_model: {message}"):
         training_model(parsed(SMALL), "y", **options)
 
 
@@ -236,10 +239,25 @@ def test_bad_values(values: dict[str, Any], message: str) -> None:
 
 
 def test_bad_types() -> None:
-    with pytest.raises(TypeError, match="with_parameters: model is a str"):
-        with_parameters("model", {})  # type: ignore[arg-type]
+    model: Any = parsed(SMALL)
+    names: Any = "model"
+    for call, message in (
+        (lambda: with_parameters(names, {}), "with_parameters: model is a str"),
+        (lambda: with_parameters(model, names), "with_parameters: values is a str, expected a mapping"),
+        (lambda: constant_model(names), "constant_model: values is a str, expected a mapping"),
+        (lambda: initial_values(names, model), "initial_values: model is a str"),
+        (lambda: initial_values(model, names), "initial_values: training is a str"),
+        (lambda: training_model(model, None), "training_model: loss is None, expected a str"),
+        (lambda: training_model(model, "y", inputs=names), "gradient_model: inputs is a str, expected a map"),
+        (lambda: training_model(model, "y", wrt=5), "gradient_model: wrt is the int 5, expected"),
+        (lambda: training_model(model, "y", wrt=[5]), "gradient_model: wrt has 5, expected names"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+    with pytest.raises(ValueError, match="initial_values: training has the outputs none after the first"):
+        initial_values(model, model)
     with pytest.raises(TypeError, match="training_model: weight_decay is 'much'"):
-        training_model(parsed(SMALL), "y", weight_decay="much")  # type: ignore[arg-type]
+        training_model(parsed(SMALL), "y", weight_decay="much")
     other = parsed(SMALL.replace("w", "v"))
     with pytest.raises(ValueError, match="initial_values: model has no parameter 'w', expected"):
         initial_values(other, training_model(parsed(SMALL), "y"))

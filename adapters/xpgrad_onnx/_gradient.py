@@ -8,8 +8,10 @@ from typing import Any
 import onnx
 from onnx import helper, inliner
 
+from xpgrad._operators.arguments import check_choice
 from xpgrad_onnx import _control_flow as _control_flow  # registers its rules
 from xpgrad_onnx import _sampling as _sampling  # and its bodies
+from xpgrad_onnx._arguments import check_mapping, check_model, check_words, names_in
 from xpgrad_onnx._bodies import expanded, has_body
 from xpgrad_onnx._folding import Simplified, simplified
 from xpgrad_onnx._graph import Graph
@@ -77,7 +79,7 @@ def gradient_model(
         tensors that the loss does not depend on, attributes without a gradient, values in `inputs` of another
         shape, and versions that onnx cannot convert.
     TypeError
-        If `model` is not a model, or a value in `inputs` has another type.
+        If `model` is not a model, `wrt` no names, `inputs` no mapping, or a value in it has another type.
 
     See Also
     --------
@@ -98,11 +100,11 @@ def gradient_model(
     >>> evaluator.run(["w_grad"], {"x": np.asarray([1.0, -1.0], dtype=np.float32)})
     [array([6., 8.], dtype=float32)]
     """
-    if not isinstance(model, onnx.ModelProto):
-        raise TypeError(f"gradient_model: model is a {type(model).__name__}, expected an onnx.ModelProto")
-    if isinstance(wrt, str):
-        raise TypeError(f"gradient_model: wrt is the str {wrt!r}, expected an iterable of names")
-    names = None if wrt is None else list(dict.fromkeys(wrt))
+    check_model("gradient_model", "model", model)
+    check_words("gradient_model", "loss", loss, optional=True)
+    check_choice("gradient_model", "standard", standard, (False, True))
+    check_mapping("gradient_model", "inputs", {} if inputs is None else inputs)
+    names = None if wrt is None else names_in("gradient_model", "wrt", wrt)
     found = prepared(model, inputs or {}, names or ())
     graph = Graph(found.model)
     seeds = {name: f"{name}_grad" for name in outputs_of(graph)} if loss is None else {_loss(graph, loss): ""}

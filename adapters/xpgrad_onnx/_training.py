@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from xpgrad._operators.arguments import check_number
 from xpgrad._operators.optimizer_formulas import OPTIMIZERS
 from xpgrad_onnx import _namespace as xp
+from xpgrad_onnx._arguments import check_mapping, check_model, check_words, optimizer_number
 from xpgrad_onnx._arrays import GraphArray, Scope, used
 from xpgrad_onnx._gradient import gradient_model
 from xpgrad_onnx._opsets import opset_of
@@ -63,8 +63,8 @@ def training_model(
     Raises
     ------
     ValueError
-        As `gradient_model`; for an unknown optimizer, a number that it does not have, and a parameter that is
-        no initializer.
+        As `gradient_model`; for an unknown optimizer, a number that it does not have or that is out of its
+        range, and a parameter that is no initializer.
     TypeError
         If `model` is not a model, or an optimizer's number is no number.
 
@@ -101,8 +101,10 @@ def training_model(
     for name in numbers:
         if name not in kind.numbers:
             known = ", ".join(kind.numbers)
-            raise ValueError(f"{operator}: {name!r} is no number of {optimizer}, expected some of {known}")
-    given = {name: check_number(operator, name, value) for name, value in numbers.items()}
+            raise ValueError(f"{operator}: {name} is no number of {optimizer}, expected one of {known}")
+    given = {name: optimizer_number(operator, name, value) for name, value in numbers.items()}
+    check_model(operator, "model", model)
+    check_words(operator, "loss", loss, optional=False)
     training = gradient_model(model, wrt, loss, inputs=inputs, standard=standard)
     step = _OptimizerStep(training, loss, [value.name for value in model.graph.output])
     step.append(optimizer, {**kind.numbers, **given})
@@ -220,18 +222,27 @@ def initial_values(model: onnx.ModelProto, training: onnx.ModelProto) -> dict[st
     Raises
     ------
     ValueError
-        If the model lacks a parameter.
+        If the model lacks a parameter, or `training` is no result of `training_model`.
+    TypeError
+        If an argument is not a model.
 
     See Also
     --------
     constant_model : The values in a file for other languages.
     """
+    check_model("initial_values", "model", model)
+    check_model("initial_values", "training", training)
+    made = [output.name for output in training.graph.output[1:]]
+    if not made or not all(name.endswith(_NEW) for name in made):
+        raise ValueError(
+            f"initial_values: training has the outputs {', '.join(made) or 'none'} after the first, expected "
+            f"names that end with {_NEW}, as from training_model"
+        )
     known = _tensors(model)
     inputs = {value.name: value.type.tensor_type for value in training.graph.input}
     kept = tuple(f"_{name}" for optimizer in OPTIMIZERS.values() for name in optimizer.kept)
     values = {}
-    for output in training.graph.output[1:]:
-        name = output.name.removesuffix(_NEW)
+    for name in (output.removesuffix(_NEW) for output in made):
         if name in known:
             values[name] = numpy_helper.to_array(known[name])
         elif name != _STEP and not name.endswith(kept):
@@ -257,7 +268,21 @@ def constant_model(values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
     -------
     onnx.ModelProto
         Its outputs have the names of the values.
+
+    Raises
+    ------
+    TypeError
+        If `values` is not a mapping.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from onnx.reference import ReferenceEvaluator
+    >>> from xpgrad_onnx import constant_model
+    >>> ReferenceEvaluator(constant_model({"w": np.ones(2)})).run(["w"], {})
+    [array([1., 1.])]
     """
+    check_mapping("constant_model", "values", values)
     nodes, infos, tensors = [], [], []
     for name, value in values.items():
         array = np.asarray(value)
@@ -289,10 +314,10 @@ def with_parameters(model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.M
     ValueError
         For a name of no parameter, and for a value of another shape or dtype.
     TypeError
-        If `model` is not a model.
+        If `model` is not a model, or `values` not a mapping.
     """
-    if not isinstance(model, onnx.ModelProto):
-        raise TypeError(f"with_parameters: model is a {type(model).__name__}, expected an onnx.ModelProto")
+    check_model("with_parameters", "model", model)
+    check_mapping("with_parameters", "values", values)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     tensors = _tensors(copy)

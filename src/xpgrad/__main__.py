@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 for success, 1 if the command failed or found an error, 2 for a wrong environment variable or if it
-        needs a checkout and this is none, 130 after Ctrl-C. Arguments that don't parse raise SystemExit(2), as
-        in argparse.
+        needs a checkout and this is none, 130 after Ctrl-C. Arguments that do not parse raise SystemExit(2),
+        as in argparse.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
