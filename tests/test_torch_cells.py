@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
+from torch.nn.utils.parametrize import register_parametrization
 
 import xpgrad_torch
 from torch_cases import (
@@ -154,6 +155,29 @@ def test_same_seed_same_parameters_and_state_dicts_both_ways(name):
     for key, value in theirs.named_parameters():
         assert torch.equal(value, ours.get_parameter(key)), key
         assert torch.equal(value, back.get_parameter(key)), key
+
+
+class Drawn(nn.Module):
+    """A parametrization whose values differ at each reading, as of DropConnect."""
+
+    def forward(self, weight):
+        return nn.functional.dropout(weight, 0.5)
+
+
+@pytest.mark.parametrize("with_states", [True, False])
+@every_cell
+def test_a_parametrization_runs_once_in_a_call(name, with_states):
+    theirs, ours = pair(name, I, H)
+    hx = as_hx(random_states(theirs)) if with_states else None
+    for module in (theirs, ours):
+        register_parametrization(module, "weight_hh", Drawn())
+        register_parametrization(module, "bias_ih", Drawn())
+    for seed in (0, 1):
+        results = []
+        for module in (theirs, ours):
+            torch.manual_seed(seed)
+            results.append(flat(module(torch.randn(N, I, dtype=torch.float64), hx)))
+        torch.testing.assert_close(*results)
 
 
 def test_peephole_parameter():

@@ -613,6 +613,8 @@ def test_bad_convolutions():
 
 
 def test_bad_verify():
+    with pytest.raises(TypeError, match=r"swap: tolerance is 'a' of type str, expected a number"):
+        xpgrad_torch.swap(nn.LSTM(2, 3), verify=torch.ones(1, 1, 2), tolerance="a")
     with pytest.raises(ValueError, match=r"tolerance is 0\.1, expected verify to be given"):
         xpgrad_torch.swap(nn.LSTM(2, 3), tolerance=0.1)
     model = nn.Sequential(nn.Embedding(3, 2)).requires_grad_(False)

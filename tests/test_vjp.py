@@ -193,10 +193,18 @@ def test_too_many_cotangents(case: Case) -> None:
         pullback(*[None] * 6)
 
 
+def test_a_cotangent_of_no_output(case: Case) -> None:
+    _, pullback = vjp_of(case)
+    with pytest.raises(
+        TypeError, match=r"got 'grad_H' that is no cotangent of lstm, expected each of grad_H_all"
+    ):
+        pullback(grad_H=case.cotangents["H_all"])
+
+
 def test_the_same_cotangent_twice(case: Case) -> None:
     _, pullback = vjp_of(case)
     message = (
-        "^vjp: pullback of lstm got 'grad_H_all', "
+        "^vjp: pullback of lstm got 'grad_H_all' twice, "
         "expected each of grad_H_all, grad_H_t, grad_C_t, grad_C_all at most once(?m:$)"
     )
     with pytest.raises(TypeError, match=message):

@@ -117,7 +117,8 @@ class OneLayer(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of a layer; return its sequences and its final states."""
-        head, read = self._head(bool(states), lengths is not None), self._read(suffixes)
+        head = self._head(bool(states), lengths is not None)
+        read = self._read(suffixes, head)
         results = self._known(head, read, X, states, lengths)
         count, sequences = len(self._STATES), self._sequences()
         if results is None:

@@ -197,9 +197,13 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         """Return the names of the parameters of each ONNX operand, without a suffix."""
         return _BIASED if self.bias else _UNBIASED
 
-    def _read(self, suffixes: Sequence[str]) -> Read:
-        """Read the parameters with these suffixes."""
-        names, place = _ordered_names(self._ORDER, tuple(self._operand_parts().items()), tuple(suffixes))
+    def _read(self, suffixes: Sequence[str], head: Head = None) -> Read:
+        """Read the parameters with these suffixes; in the kernel's order for calls with a head."""
+        parts = self._operand_parts()
+        if head is None:  # also while PyTorch compiles: it cannot read the table of orders
+            names = tuple([name + end for own in parts.values() for end in suffixes for name in own])
+            return Read(names, parameters_of(self, names), 0)
+        names, place = _ordered_names(self._ORDER, tuple(parts.items()), tuple(suffixes))
         return Read(names, parameters_of(self, names), place)
 
     def _weights(self, suffixes: Sequence[str], read: Read) -> dict[str, Any]:
@@ -368,7 +372,8 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
             return as_node(self, input, hx)
         if are_replaceable((input,)):
             return handed_over(self._KERNEL, lambda X: self.forward(X, hx), (input,))
-        head, read = self._head(True, False), self._read([""])
+        head = self._head(True, False)
+        read = self._read([""], head)
         results = self._known_step(head, read, input, hx)
         return self._join(self._checked_step(head, read, input, hx) if results is None else results)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 import torch
 from torch import Tensor, nn
 
+from xpgrad._operators.arguments import check_number
 from xpgrad._operators.report_table import ReportRow, report_text
 from xpgrad_torch import _episodes, _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
@@ -275,6 +276,8 @@ def swap(
         )
     if tolerance is not None and verify is None:
         raise ValueError(f"swap: tolerance is {tolerance}, expected verify to be given, it is None")
+    if tolerance is not None:
+        tolerance = check_number("swap", "tolerance", tolerance)
     table = _table("swap", activations, cells, convolutions)
     kept = _why_not(model)
     before: dict[str, Tensor] | None = None

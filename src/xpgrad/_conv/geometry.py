@@ -262,7 +262,9 @@ def conv_transpose_geometry(
         if any(at.begin) or any(at.end):
             raise ValueError(f"{operator}: pads is {(*at.begin, *at.end)}, expected 0 {given}")
         if at.auto_pad == "VALID":
-            raise ValueError(f"{operator}: auto_pad is 'VALID', expected one that pads {given}")
+            raise ValueError(
+                f"{operator}: auto_pad is 'VALID', expected 'SAME_UPPER', 'SAME_LOWER' or 'NOTSET' {given}"
+            )
         size = _sizes(operator, "output_shape", output_shape, n, least=1, scalar=False)
     elif at.same:
         size = tuple(i * s for i, s in zip(X[2:], at.strides, strict=True))

@@ -238,7 +238,8 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package (any function with a partner in ``_grad``), or a `Cell`.
+        A forward kernel of this package (a function with a partner in ``_grad``, but not `gate_inputs`), or a
+        `Cell`.
     *args, **kwargs
         Its arguments, and arguments of only its gradient (`wrt`, `per_sample`, `peephole`).
 
@@ -307,8 +308,9 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
         by_name = dict(zip(differentiable, cotangents, strict=False))
         for name, cotangent in named.items():
             if name not in differentiable or name in by_name:
+                problem = "twice" if name in by_name else f"that is no cotangent of {fn.__name__}"
                 raise TypeError(
-                    f"vjp: pullback of {fn.__name__} got {name!r}, expected each of "
+                    f"vjp: pullback of {fn.__name__} got {name!r} {problem}, expected each of "
                     f"{', '.join(differentiable)} at most once"
                 )
             by_name[name] = cotangent

@@ -34,6 +34,7 @@ PACKAGES = {
     "torch": "xpgrad_torch (modules and autograd functions for PyTorch) needs it",
     "jax": "xpgrad_jax (functions for JAX's jit, grad and vmap) needs it",
     "keras": "xpgrad_keras (Keras' recurrent layers, faster) needs it",
+    "tensorflow": "xpgrad_keras needs it for Keras on TensorFlow",
     "onnx": "xpgrad_onnx (operators for its evaluator, training graphs) needs it",
     "llvmlite": "",
     "array-api-strict": "'check' leaves out the strictest namespace",

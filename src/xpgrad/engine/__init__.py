@@ -168,8 +168,9 @@ class use_engine:  # noqa: N801 - callers use it like a function
     Parameters
     ----------
     name : str or None
-        ``"standard"``: pure array API. ``"numpy"``: for NumPy arrays. ``"torch"``: for PyTorch CPU tensors,
-        if the adapter is installed. None, the default: the arrays of each call decide.
+        ``"standard"``: pure array API. ``"numpy"``: for NumPy arrays. ``"torch"``, for PyTorch's CPU tensors,
+        and other adapters' engines, if they are installed: `describe_engines` lists them. None, the default:
+        the arrays of each call decide.
 
     Raises
     ------
