@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -216,6 +217,26 @@ def test_strict_ranks(name: str, rng: np.random.Generator) -> None:
         found = _derivatives(first, given)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_numpy_arrays_within_a_jitted_function(rng: np.random.Generator) -> None:
+    """JAX hands them to rules as arrays of a type of its own."""
+    X, W, R = rng.normal(size=(3, 2, 2)), rng.normal(size=(1, 6, 2)), rng.normal(size=(1, 6, 2))
+    slope, labels = rng.normal(size=2), rng.integers(2, size=(3, 2))
+    functions = {
+        "gru": lambda to, x: xpgrad_jax.gru(x, to(W), to(R), sequence_lens=to(np.asarray([3, 1])))[0],
+        "prelu": lambda to, x: xpgrad_jax.prelu(x, to(slope)),
+        "loss": lambda to, x: xpgrad_jax.softmax_cross_entropy(x.reshape(6, 2), to(labels.reshape(6))),
+    }
+    for function in functions.values():
+        jitted = jax.jit(functools.partial(function, lambda x: x))
+        plain = functools.partial(function, jnp.asarray)
+        for transform in (
+            jax.jacfwd,
+            lambda f: jax.hessian(lambda x: (f(x) ** 2).sum()),
+            lambda f: lambda x: jax.vmap(lambda d: jax.jvp(f, (x,), (d,))[1])(jnp.stack([x, 2 * x])),
+        ):
+            np.testing.assert_allclose(transform(jitted)(jnp.asarray(X)), transform(plain)(jnp.asarray(X)))
 
 
 def test_strict_ranks_of_operands_that_are_broadcast(rng: np.random.Generator) -> None:

@@ -92,12 +92,18 @@ def gradient(
 # --- JAX's own operations
 
 
+def _as_arrays(values: Iterable[Any]) -> list[Any]:
+    """Return JAX's arrays: a NumPy array within a jitted function comes as a type of its own."""
+    return [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in values]
+
+
 def _plain_forward(*arrays: Any, call: BoundCall) -> list[Any]:
-    return list(call.kernel.plain_forward(dict(zip(call.present, arrays, strict=True)), call.attributes))
+    given = dict(zip(call.present, _as_arrays(arrays), strict=True))
+    return list(call.kernel.plain_forward(given, call.attributes))
 
 
 def _plain_gradient(*arrays: Any, call: BoundCall) -> list[Any]:
-    given = dict(zip(call.present, arrays, strict=True))
+    given = dict(zip(call.present, _as_arrays(arrays), strict=True))
     return list(call.kernel.plain_gradient(given, call.wrt, call.attributes, call.per_sample))
 
 
@@ -108,6 +114,7 @@ def _plain_tangent(*arrays: Any, call: BoundCall) -> list[Any]:
             f"{call.kernel.name}: peephole is 'truncated', expected 'full' in forward mode, which follows "
             "the function itself"
         )
+    arrays = tuple(_as_arrays(arrays))
     operands, tangents = dict(zip(call.present, arrays, strict=False)), arrays[len(arrays) - len(call.wrt) :]
 
     def function(*values: Any) -> list[Any]:

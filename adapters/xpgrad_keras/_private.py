@@ -41,15 +41,25 @@ def forget_compiled(model: Any) -> None:
         model._jit_compile = None  # Keras asks the layers again whether XLA may compile them
 
 
-def watched(tensors: Sequence[Any]) -> list[int]:
-    """Return the numbers of the tensors that a tape of TensorFlow's watches; all numbers if it watches none.
+def wanted_together(tensors: Sequence[Any]) -> list[list[int]]:
+    """Return the tensors, by their numbers, of each operation that computes gradients.
 
-    In that case there may be no tape: ``tf.gradients`` reads the graph.
+    Outside of graphs these are the tensors that a tape of TensorFlow's watches, all if it watches none. In a
+    graph, a tape around its call may watch the graph's own inputs, which the graph does not tell. So a second
+    operation computes the gradients of all other tensors; TensorFlow leaves it out if nobody reads it. In the
+    body of a loop the carried state is such an input, and usually read: there one operation computes all.
     """
+    import tensorflow as tf
     from tensorflow.python.eager import record
+    from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
-    found = [k for k, tensor in enumerate(tensors) if record.should_record_backprop([tensor])]
-    return found or list(range(len(tensors)))
+    everything = list(range(len(tensors)))
+    found = [k for k in everything if record.should_record_backprop([tensors[k]])]
+    if tf.executing_eagerly():
+        return [found or everything]
+    if isinstance(tf.compat.v1.get_default_graph(), WhileBodyFuncGraph):
+        return [everything]
+    return [group for group in (found, [k for k in everything if k not in found]) if group]
 
 
 def framework_library() -> ctypes.CDLL:

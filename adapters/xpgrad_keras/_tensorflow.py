@@ -13,7 +13,7 @@ from xpgrad._operators.kernel_description import ORDERED, KernelDescription
 from xpgrad_keras import _programs
 from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
-from xpgrad_keras._private import watched
+from xpgrad_keras._private import wanted_together
 
 
 class _TensorFlow(KerasBackend):
@@ -89,7 +89,7 @@ def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) 
     # only the gradient reads these outputs of the forward, so they may be rows
     options = given | {"rows_of": [n for n in kernel.saved if n not in seen]}
     names = [*tensors]
-    wrt = [names[number] for number in watched([*tensors.values()])]
+    groups = [[names[number] for number in group] for group in wanted_together([*tensors.values()])]
 
     @tf.custom_gradient
     def recurrence(*values: Any) -> Any:
@@ -106,7 +106,9 @@ def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) 
             known |= {name: outputs[name] for name in kernel.saved}
             by_output = dict(zip(kernel.outputs, kernel.cotangents, strict=False))
             known |= {by_output[name]: x for name, x in zip(seen, cotangents, strict=True)}
-            grads = _gradient(kernel, known, options, wrt)
+            grads: dict[str, Any] = {}
+            for wrt in groups:
+                grads |= _gradient(kernel, known, options, wrt)
             return [grads.get(name) for name in tensors]
 
         return [outputs[name] for name in seen], pulled_back

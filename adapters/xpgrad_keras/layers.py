@@ -43,6 +43,15 @@ class _KernelLayer:
         layer: Any = self
         return f"<xpgrad_keras.{type(self).__name__} name={layer.name}, built={layer.built}>"
 
+    def __reduce__(self) -> Any:
+        """Pickle the class by its place here: for files it has Keras' name."""
+        reduced: Any = super().__reduce__()
+        make, arguments, *rest = reduced  # Keras' method of the class, which reads a file
+        name = type(self).__name__
+        if globals().get(name) is not type(self):
+            return make, arguments, *rest
+        return _remade, (name, make.__name__, *arguments), *rest
+
     def inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: bool = False
     ) -> tuple[Any, Any, list[Any]]:
@@ -61,6 +70,11 @@ class _KernelLayer:
             dropped = layer.cell.get_dropout_mask(sequences[:, 0, :])
             sequences = sequences * dropped[:, None]
         return _computed(self._KERNEL, layer, sequences, initial_state, mask)
+
+
+def _remade(name: str, method: str, *arguments: Any) -> Any:
+    """Return a layer from a pickle: by a method of its class here."""
+    return getattr(globals()[name], method)(*arguments)
 
 
 def _computed(kernel: str, layer: Any, X: Any, initial_state: Any, mask: Any) -> tuple[Any, Any, list[Any]]:

@@ -598,7 +598,7 @@ def _as_operator(
     if torch.onnx.is_in_onnx_export():
         raise RuntimeError(
             f"{kernel.name}: torch.onnx.export cannot translate xpgrad's operators, expected PyTorch's; "
-            "export xpgrad_torch.unswap(model), which computes the same"
+            "export xpgrad_torch.unswap(model), of Keras xpgrad_keras.unswap(model), which computes the same"
         )
     names = attributes.get("activations")
     if names is not None and torch.jit.is_tracing():

@@ -345,6 +345,7 @@ def activation_step(name: str, activation: BoundActivation, clip: float | None) 
         return activate_pullback(xp, activation, d, x if by_input else y, y, clip)
 
     def function(xp: Any, x: Any) -> Any:
+        """An activation of a value, for steps; `xpgrad.cells.activation` makes others."""
         return activate(xp, activation, x, clip)
 
     function.__name__ = name

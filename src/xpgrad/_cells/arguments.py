@@ -59,7 +59,7 @@ class CellArrays:
 
 
 class CellGradient:
-    """A cell's gradient."""
+    """A cell's gradient; `Cell` has its arguments and results."""
 
     takes_foreign = True
 
