@@ -128,7 +128,11 @@ def test_what_a_convolution_refuses(function: Any, given: dict[str, Any], messag
             ValueError,
             "pads is .*, expected 0 where output_shape is given",
         ),
-        ({"output_shape": [9, 7], "auto_pad": "VALID"}, ValueError, "auto_pad is 'VALID', expected one that"),
+        (
+            {"output_shape": [9, 7], "auto_pad": "VALID"},
+            ValueError,
+            "auto_pad is 'VALID', expected 'SAME_UPPER'",
+        ),
     ],
 )
 def test_what_a_transposed_one_refuses(

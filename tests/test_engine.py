@@ -1,5 +1,6 @@
 """The engines: each evaluates a formula alike, compiled scalars keep their accuracy, choices are obeyed."""
 
+import functools
 import importlib
 import itertools
 import os
@@ -599,6 +600,50 @@ def test_unwritable_cache_folder(tmp_path):
     shapes, said = output.splitlines()
     assert shapes == "(1, 2) (1, 2)"
     assert f"cannot be kept in {blocked / 'cache'} (FileExistsError: File exists)" in said
+
+
+@pytest.mark.parametrize("jit", ["1", "0"])
+@pytest.mark.parametrize(
+    ("shape", "other"),
+    [
+        ((1, 32), (32,)), ((1, 31), (31,)), ((2, 64), (64,)), ((1, 1, 8, 8), (8, 8)), ((1, 90000), (90000,)),
+        ((0, 64), (64,)), ((3, 0), (0,)), ((3, 1, 40), (1, 40)), ((1, 40), (1, 1)), ((1, 1), (1,)),
+        ((4, 40), ()),
+    ],
+)  # fmt: skip
+def test_operands_that_broadcast_around_axes_of_size_1(shape, other, jit, monkeypatch):
+    """Such an array is still contiguous: a loop over elements was called like one over rows."""
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+    rng = np.random.default_rng(0)
+    X, t, dY = (rng.uniform(size=shape) - 0.5 for _ in range(3))
+    weight = rng.uniform(size=other)
+    loss = functools.partial(xpgrad.binary_cross_entropy_with_logits_grad, dY, X, t, reduction="none")
+    calls = [
+        lambda: [xpgrad.prelu(X, weight), *xpgrad.prelu_grad(dY, X, weight)],
+        lambda: [xpgrad.binary_cross_entropy_with_logits(X, t, weight=weight, pos_weight=weight)],
+        lambda: [loss(pos_weight=weight), loss(weight=weight)],
+    ]
+    for call in calls:
+        with xpgrad.use_engine("standard"):
+            expected = call()
+        for a, b in zip(call(), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("jit", "shape", "step"),
+    [("0", (3, 63, 975), 1), ("0", (91, 19, 48), 1), ("1", (7, 1000, 400), 2), ("1", (3, 500, 250), 2)],
+)
+def test_rows_whose_first_block_is_small(jit, shape, step, monkeypatch):
+    """A thread's share may begin with the rest of an axis, and go on with a whole block."""
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+    X = np.random.default_rng(0).normal(size=shape)[:, :, ::step]
+    for function in (xpgrad.softmax, xpgrad.log_softmax):
+        with xpgrad.use_engine("standard"):
+            expected = function(X, axis=1)
+        np.testing.assert_allclose(function(X, axis=1), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_threads_that_the_system_does_not_start(monkeypatch):

@@ -287,7 +287,10 @@ class _CrossEntropy:
         wrong = self._wrong_classes(label)
         if ignore_index is not None:
             ignored = check_integer(self.operator, "ignore_index", ignore_index)
-            if wrong != [] or 0 <= ignored < C:  # otherwise all labels count, and masks would change nothing
+            # otherwise all labels count, and masks would change nothing
+            counts = wrong != [] or 0 <= ignored < C
+            bounds = xp.iinfo(label.dtype)  # beyond them, JAX and PyTorch compare with another number
+            if counts and bounds.min <= ignored <= bounds.max:
                 self.counts = label != ignored
                 label = xp.where(self.counts, label, xp.zeros_like(label))
                 wrong = self._wrong_classes(label)

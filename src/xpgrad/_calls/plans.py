@@ -285,7 +285,10 @@ def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str,
     if lengths is None:
         return Lengths(True, None)
     if type(lengths) in (list, tuple):
-        is_plain = all(type(length) is int and 0 <= length < 1 << 62 for length in lengths)
+        is_plain = all(
+            (type(length) is int or isinstance(length, np.integer)) and 0 <= length < 1 << 62
+            for length in lengths
+        )
         numbers = np.asarray(lengths, dtype=np.int64) if is_plain else None
     else:
         numbers = engine.integers(lengths)

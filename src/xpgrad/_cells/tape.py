@@ -17,6 +17,7 @@ _FUNCTIONS = (
     "less_equal", "log", "log1p", "logical_and", "logical_or", "maximum", "mean", "minimum", "multiply",
     "negative", "not_equal", "positive", "sqrt", "square", "subtract", "tanh", "where", "zeros_like",
 )  # fmt: skip
+_OF_FLAGS = ("logical_and", "logical_or")
 _COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 # The functions of Python's operators with one of NumPy's numbers on the left.
 _OF_OPERATORS = (
@@ -206,14 +207,27 @@ class StepTape:
                 raise TypeError(f"{self.operator}: step uses a value of another step, expected its own")
         if not any(isinstance(value, StepValue) for value in given):
             return getattr(np, function)(*given).item()
+        self._check_flags(function, given)
         if function == "square":
             return self.apply("multiply", given[0], given[0])
         if function == "positive" or (function in ("multiply", "divide") and _is_one(given[1])):
             return given[0]
         if function == "multiply" and _is_one(given[0]):
             return given[1]
-        is_flag = function in _COMPARISONS or (isinstance(given[0], StepValue) and given[0].is_flag)
-        return self._call(function, *given, is_flag=is_flag)
+        return self._call(function, *given, is_flag=function in (*_COMPARISONS, *_OF_FLAGS))
+
+    def _check_flags(self, function: str, values: Sequence[Any]) -> None:
+        """Raise TypeError for a comparison that is used as a number, or a number as a comparison."""
+        are_flags = [value.is_flag if isinstance(value, StepValue) else value is bool(value) for value in values]
+        if function in _OF_FLAGS and not all(are_flags):
+            raise TypeError(f"{self.operator}: step has {function} of a number, expected comparisons")
+        if function not in (*_OF_FLAGS, "equal", "not_equal") and any(are_flags):
+            raise TypeError(
+                f"{self.operator}: step has {function} of a comparison, expected numbers: "
+                "xp.where(comparison, 1, 0) makes one"
+            )
+        if function in ("equal", "not_equal") and any(are_flags) and not all(are_flags):
+            raise TypeError(f"{self.operator}: step has {function} of a comparison and a number, expected one kind")
 
     def _call(self, function: str, *arguments: Any, is_flag: bool = False) -> StepValue:
         key = (function, *map(_identity, arguments))
@@ -267,6 +281,7 @@ class StepTape:
         if x is y:
             return x
         pair = [a if isinstance(a, StepValue) else self._number(a) for a in (x, y)]
+        self._check_flags("where", pair)
         return self._call("where", condition, *pair)
 
     def mean(self, x: Any, axis: int = -1, keepdims: bool = True) -> Any:

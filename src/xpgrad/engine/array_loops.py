@@ -173,11 +173,14 @@ def _as_rows(
 
     An input has an element for each of the result's, or one for each row, or for each column, or contiguous
     rows anywhere, as a mean's cotangent in the middle of the axes. None if an input is none of these, or rows
-    are short.
+    are short. Without a width, all inputs have an element for each.
     """
     if not _is_plain(out):
         return None
     shape, whole = out.shape, [None if x is None else _at_shape(x, out.shape) for x in inputs]
+    if all(x is None or _is_plain(x) for x in whole):  # axes of size 1 were added, or nothing is there
+        forms = [None if x is None else "each" for x in whole]
+        return (), tuple(forms), [x.reshape(-1) for x in whole if x is not None]
     for first in range(1, out.ndim):
         width = prod(shape[first:])
         forms = [None if x is None else _form(x, first) for x in whole]
@@ -281,7 +284,7 @@ def loop_code(
 
 
 class _Copies:
-    """Contiguous copies of blocks, in memory that is used again and again; the first block is the largest."""
+    """Contiguous copies of blocks, in memory that is used again and again."""
 
     def __init__(self) -> None:
         self._memory: dict[int, Array] = {}
@@ -289,7 +292,7 @@ class _Copies:
     def room(self, key: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """An array without values, in the memory of the key."""
         size, memory = prod(shape), self._memory.get(key)
-        if memory is None:
+        if memory is None or memory.size < size:  # a thread's first block may be a smaller one at an edge
             memory = self._memory[key] = new_array((size,), dtype)
         return memory[:size].reshape(shape)
 
