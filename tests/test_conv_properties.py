@@ -528,3 +528,33 @@ def test_patches_of_several_images_at_a_time(
         found["Y"] = xpgrad.conv(X, W, B, method="patches", **case.attributes)
     for name, actual in found.items():
         assert_close(actual, expected[name], rtol=1e-12, label=name)
+
+
+@pytest.mark.parametrize("method", ["auto", "winograd", "taps", "shifted", "patches"])
+@pytest.mark.parametrize(("dtype", "other"), [("f8", "i4"), ("f8", "i1"), ("f4", "i1")])
+def test_fields_of_records(dtype: str, other: str, method: Any, rng: np.random.Generator) -> None:
+    """Their elements lie at no multiple of their size."""
+
+    def field(*shape: int) -> np.ndarray:
+        records = np.zeros(shape, [("x", dtype), ("label", other)])
+        records["x"] = rng.normal(size=shape)
+        return records["x"]
+
+    X, W, dY = field(3, 16, 20, 20), field(20, 16, 3, 3), field(3, 20, 20, 20)
+    given = [array.copy() for array in (X, W, dY)]
+
+    def results(X: np.ndarray, W: np.ndarray, dY: np.ndarray) -> list[np.ndarray]:
+        grads = xpgrad.conv_grad(dY, X, W, pads=1, method=method)
+        return [xpgrad.conv(X, W, pads=1, method=method), grads.dX, grads.dW, grads.dB]
+
+    for a, b in zip(results(X, W, dY), results(*given), strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("jit", ["1", "0"])
+def test_sums_of_many_positions_keep_their_digits(jit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the cotangent of a mean, which is the same everywhere."""
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    dY = np.full((1, 1, 1 << 20), 0.1, np.float32)
+    grads = xpgrad.conv_grad(dY, dY, np.ones((1, 1, 1), np.float32), wrt=["B"])
+    assert abs(float(grads.dB[0]) / (float(dY[0, 0, 0]) * dY.size) - 1) < 1e-5

@@ -453,3 +453,20 @@ def test_a_plan_has_room_for_every_smaller_product(dtype, threads, orders, rng):
             expected[:] = 0xA5
         right, magnitude = exact(a, b, np.zeros_like(c), False)
         assert np.all(np.abs(c - right) <= 4 * np.finfo(dtype).eps * magnitude + 1e-30)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 16, 17, 40])
+@pytest.mark.parametrize("columns", [1, 15, 16, 60, 130])
+def test_a_row_or_a_column_that_is_repeated(rows, columns):
+    """A distance of 0 between rows also meant packed panels."""
+    rng = np.random.default_rng(0)
+    a, row, c = rng.normal(size=(rows, 9)), rng.normal(size=columns), np.zeros((rows, columns))
+    B = np.broadcast_to(row, (9, columns))
+    for A in (a, np.asfortranarray(a)):
+        products.multiply(Team(1), A, B, c)
+        np.testing.assert_allclose(c, A @ B, rtol=1e-12, atol=1e-12)
+    turned = np.zeros((columns, rows)).T
+    other = np.broadcast_to(rng.normal(size=(rows, 1)), (rows, 9))
+    b = rng.normal(size=(9, columns))
+    products.multiply(Team(1), other, b, turned)
+    np.testing.assert_allclose(turned, other @ b, rtol=1e-12, atol=1e-12)

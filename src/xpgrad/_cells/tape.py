@@ -218,7 +218,7 @@ class StepTape:
 
     def _check_flags(self, function: str, values: Sequence[Any]) -> None:
         """Raise TypeError for a comparison that is used as a number, or a number as a comparison."""
-        are_flags = [value.is_flag if isinstance(value, StepValue) else value is bool(value) for value in values]
+        are_flags = [x.is_flag if isinstance(x, StepValue) else isinstance(x, bool) for x in values]
         if function in _OF_FLAGS and not all(are_flags):
             raise TypeError(f"{self.operator}: step has {function} of a number, expected comparisons")
         if function not in (*_OF_FLAGS, "equal", "not_equal") and any(are_flags):
@@ -227,7 +227,9 @@ class StepTape:
                 "xp.where(comparison, 1, 0) makes one"
             )
         if function in ("equal", "not_equal") and any(are_flags) and not all(are_flags):
-            raise TypeError(f"{self.operator}: step has {function} of a comparison and a number, expected one kind")
+            raise TypeError(
+                f"{self.operator}: step has {function} of a comparison and a number, expected one kind"
+            )
 
     def _call(self, function: str, *arguments: Any, is_flag: bool = False) -> StepValue:
         key = (function, *map(_identity, arguments))

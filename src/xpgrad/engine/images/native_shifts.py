@@ -353,8 +353,11 @@ def row_sums(data, part, real):
     sums = elements(data[_ROWS.sums], 0, real)
     for r in range(count * part // parts, count * (part + 1) // parts):
         row, total = elements(data[_ROWS.rows], r * width, real), real(0)
-        for t in range(width):
-            total += row[t]
+        for low in range(0, width, _PIECE):
+            piece = real(0)
+            for t in range(low, min(low + _PIECE, width)):
+                piece += row[t]
+            total += piece
         sums[r] = total
 
 

@@ -32,6 +32,7 @@ from xpgrad.engine.process.team import integers
 if TYPE_CHECKING:
     from xpgrad.engine.images.compiled_shifts import ShiftPlan
 
+_LONG_SUM = 16384  # terms
 _SHARES = 2  # of the blocks in a sum, for each thread
 
 
@@ -102,8 +103,9 @@ class NumpyImages(Machine, CompiledImages):
         return np.ascontiguousarray(array)
 
     def distances(self, array: np.ndarray) -> Sequence[int]:
-        """The strides, in elements."""
-        return [stride // array.itemsize for stride in array.strides]
+        """The strides, in elements; -1 where elements lie at no multiple of their size, as in records."""
+        size = array.itemsize
+        return [-1 if stride % size else stride // size for stride in array.strides]
 
     def run_planned(
         self, function: int, parts: int, numbers: Numbers, arrays: Sequence[np.ndarray], kept: Any = None
@@ -125,6 +127,8 @@ class NumpyImages(Machine, CompiledImages):
         if self.compiles():
             return super().last_axis_sums(array)
         rows = array.reshape(-1, array.shape[-1])
+        if rows.shape[1] > _LONG_SUM:  # BLAS adds one after another
+            return np.sum(rows, axis=1).reshape(array.shape[:-1])
         return np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype)).reshape(array.shape[:-1])
 
     def sum_of_shifts(

@@ -305,7 +305,8 @@ def multiply(dtype, lanes, height, vectors):
         if m <= 0 or n <= 0:
             return
         done = 0  # columns
-        if b_column == 1 and m <= (FEW_ROWS if a_column == 1 else _FEW_BY_COLUMNS):
+        # a row of B that is repeated, with a distance of 0, must be packed
+        if b_column == 1 and b_row and m <= (FEW_ROWS if a_column == 1 else _FEW_BY_COLUMNS):
             done = n // width * width
             by_rows(tiles, pack, by_panels, a, a_row, a_column, m, b, b_row, 1, done, k, c, c_line, add, work,
                     most)  # fmt: skip
