@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple
 
+import numpy as np
+
 from xpgrad._calls.computation import Computation
 from xpgrad._operators import resets as _resets
 from xpgrad._operators.arguments import (
@@ -135,7 +137,10 @@ class GRUDCall:
             _resets.check_reset(operator, reset, _resets.are_booleans(operator, reset), T, N, layout)
             self.reset = reset.T if layout else reset
         own = ("X", "mask", "delta", "initial_h")
-        self.arrays = {name: self.turned(x) if name in own else x for name, x in arrays.items()}
+        self._dtype, self._computes_in = arrays["X"].dtype, arrays["X"].dtype
+        if self._dtype not in (xp.float32, xp.float64):
+            self._computes_in = xp.float32
+        self.arrays = {name: self.raised(self.turned(x) if name in own else x) for name, x in arrays.items()}
         self.T, self.N, self.I = self.arrays["X"].shape
         self.H = arrays["R"].shape[2]
 
@@ -173,6 +178,18 @@ class GRUDCall:
         for name, (symbol, width) in widths.items():
             check_shape(operator, name, arrays.get(name), f"{lead[0]}, {symbol}", (*lead[1], width))
 
+    def raised(self, array: Any) -> Any:
+        """The array in the dtype of the computation: half precision as float32."""
+        same = array is None or array.dtype == self._computes_in
+        return array if same else self.xp.astype(array, self._computes_in)
+
+    def rounded(self, array: Any) -> Any:
+        """A result in the caller's dtype."""
+        if array is None or array.dtype == self._dtype:
+            return array
+        with np.errstate(over="ignore"):  # values too large for half precision become inf
+            return self.xp.astype(array, self._dtype)
+
     def turned(self, array: Any) -> Any:
         """An array (T, N, ...), (D, N, ...) or (T, D, N, ...) as in layout 1; for three axes also back."""
         if array is None or not self.layout:
@@ -194,12 +211,15 @@ class GRUDCall:
         """The first cell's v for one direction: scales, offsets, mean."""
         scales = self.xp.reshape(self.of("decay_x", d), (1, 2 * self.I))
         mean = self.of("mean", d)
-        return self.xp.concat([scales, 0 * scales[:, : self.I] if mean is None else mean], axis=1)
+        if mean is None:
+            mean = self.xp.zeros_like(scales[:, : self.I])
+        return self.xp.concat([scales, mean], axis=1)
 
     def bias(self, d: int) -> Any:
         """The second cell's v."""
         B = self.of("B", d)
-        return 0 * self.arrays["R"][d : d + 1, :, 0] if B is None else B
+        R = self.arrays["R"]
+        return self.xp.zeros_like(self.xp.sum(R[d : d + 1, ...], axis=2)) if B is None else B
 
     def gap(self, d: int) -> Any:
         """The state's decay before its exponential, (T, N, H)."""
@@ -312,7 +332,7 @@ def gru_d(
         own[0] if len(own) == 1 else call.xp.concat(own, axis=1 if own[0].ndim == 4 else 0)
         for own in map(list, zip(*parts, strict=True))
     ]
-    return GRUDForward(*map(call.turned, joined))
+    return GRUDForward(*(call.rounded(call.turned(array)) for array in joined))
 
 
 @described("an invalid shape, length, attribute or name")
@@ -407,9 +427,10 @@ def gru_d_grad(
     check_given(operator, kept)
     more = {**kept, "grad_H_all": grad_H_all, "grad_H_t": grad_H_t, "sample_weight": sample_weight}
     call = GRUDCall(operator, arrays | more, sequence_lens, direction, layout, reset)
-    own = {name: call.time_major(x) for name, x in {**kept, "grad_H_all": grad_H_all}.items()}
-    own["grad_H_t"] = call.turned(grad_H_t)
-    parts = [_one_direction(call, d, own, per_sample, sample_weight) for d in range(len(call.directions))]
+    own = {name: call.raised(call.time_major(x)) for name, x in {**kept, "grad_H_all": grad_H_all}.items()}
+    own["grad_H_t"] = call.raised(call.turned(grad_H_t))
+    weight = call.raised(sample_weight)
+    parts = [_one_direction(call, d, own, per_sample, weight) for d in range(len(call.directions))]
     found: dict[str, Any] = {}
     for name in parts[0]:
         values = [part[name] for part in parts]
@@ -421,7 +442,7 @@ def gru_d_grad(
             axis = 1 if per_sample and name != "initial_h" else 0
             found[name] = call.xp.concat(values, axis=axis)
     found["initial_h"] = call.turned(found["initial_h"])
-    gradients: list[Any] = [found[name] if name in wanted else None for name in _GRADED]
+    gradients: list[Any] = [call.rounded(found[name]) if name in wanted else None for name in _GRADED]
     return GRUDGrads(*gradients)
 
 

@@ -179,7 +179,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
     def look(self, arrays: Collection[Any]) -> Look | None:
         """See `Adapter`."""
-        layouts, addresses, dtype = [], [], None
+        layouts, addresses, copies, dtype = [], [], [], None
         for array in arrays:
             if type(array) is not np.ndarray or array.dtype not in COMPUTED:
                 return None
@@ -188,15 +188,23 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             strides = tuple([stride // size for stride in array.strides])
             if array.dtype != dtype or not array.size or not array.flags.aligned:
                 return None
-            if any(stride < 0 for stride in strides):
-                return None
+            if any(
+                stride < 0 for stride in strides
+            ):  # a reversed array: the call without a program takes longer
+                array = np.ascontiguousarray(array)
+                copies.append(array)
+                strides = tuple([stride // size for stride in array.strides])
             layouts.append((array.shape, strides))
             addresses.append(address_of(array))
-        return self._seen(dtype, layouts, addresses, _fresh)
+        return self._seen(dtype, layouts, addresses, _fresh, copies)
 
-    def _seen(self, dtype: Any, layouts: list[tuple], addresses: list[int], fresh: Fresh) -> Look | None:
+    def _seen(
+        self, dtype: Any, layouts: list[tuple], addresses: list[int], fresh: Fresh, copies: Sequence[Any] = ()
+    ) -> Look | None:
         threads = self.program_threads()
-        return None if threads is None else Look(Form(dtype, tuple(layouts), self, threads), addresses, fresh)
+        if threads is None:
+            return None
+        return Look(Form(dtype, tuple(layouts), self, threads), addresses, fresh, copies)
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`."""

@@ -56,12 +56,13 @@ class Look(NamedTuple):
     """Everything that a program needs to run on a call's arrays.
 
     Calls with equal forms share a program. `addresses` are the arrays' addresses; each run needs a list of
-    its own. `fresh` makes results.
+    its own. `fresh` makes results. `copies` are arrays that live as long as the call.
     """
 
     form: Form
     addresses: list[int]
     fresh: Fresh
+    copies: Sequence[Any] = ()
 
 
 class BlockOffset(NamedTuple):
