@@ -268,3 +268,38 @@ def test_cells_of_flax_and_equinox(operator, rng):
         back = xpgrad.convert(operator, parameters, source, "onnx", **options)
         for name, array in onnx.items():
             np.testing.assert_array_equal(np.reshape(back[name], array.shape), array)
+
+
+def flax_cell(**more: dict) -> dict:
+    """An LSTM's parameters; `more` are further entries of parts."""
+    parts = {s + g: {"kernel": np.ones((3 if s == "i" else 5, 5))} for s in "ih" for g in "ifgo"}
+    return {part: own | more.get(part, {}) for part, own in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("lstm", flax_cell(ii={"bias": np.ones(5)}), "flax", "torch"),
+            "ii has kernel, bias, expected",
+        ),
+        (
+            ("lstm", flax_cell(hi={"scale": 1}), "flax", "torch"),
+            "hi has kernel, scale, expected",
+        ),
+        (("lstm", flax_cell(hi={"bias": np.ones(5)}), "flax", "torch"), "hf has no bias, expected one"),
+        (("lstm", flax_cell() | {"ii": None}, "flax", "torch"), "ii is NoneType, expected a mapping"),
+        (("lstm", flax_cell() | {"ii": {}}, "flax", "torch"), "ii has nothing, expected kernel"),
+        (
+            ("slstm", {"R": np.ones((4, 2, 2, 2)), "b": np.ones((2, 4, 2))}, "flashrnn", "xlstm"),
+            r"b has shape \(2, 4, 2\), expected \(4, k, H/k\) = \(4, 2, 2\)",
+        ),
+        (
+            ("lstm", {"kernel": np.ones((4, 20)), "bias": np.ones((3, 20))}, "keras", "torch"),
+            r"bias has shape \(3, 20\), expected",
+        ),
+    ],
+)
+def test_nothing_is_lost(arguments, message):
+    with pytest.raises(ValueError, match=f"convert: {message}"):
+        convert(*arguments)

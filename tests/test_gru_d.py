@@ -236,3 +236,34 @@ def test_the_layer_is_a_node_of_torch_fx_and_knows_autocast():
         found = model(*rounded)
     # the product that makes the gaps is autocast's
     torch.testing.assert_close(found, model(*[x.float() for x in rounded]), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_large_sums_that_cancel(dtype):
+    """Half precision is computed in float32."""
+    T, cotangents = 40, np.zeros((40, 1, 2, 1))
+    cotangents[:, 0, 0], cotangents[:, 0, 1] = 120, -120
+    cotangents[-1] += 1
+    shapes = {"W": (1, 3, 2), "R": (1, 3, 1), "decay_x": (1, 2, 1)}
+    given = {"X": np.zeros((T, 2, 1)), "mask": np.ones((T, 2, 1)), "delta": np.full((T, 2, 1), 60.0)}
+    given |= {name: np.zeros(shape) for name, shape in shapes.items()}
+    given |= {"decay_h": np.full((1, 1, 2), 1 / 1024), "B": np.asarray([[-20.0, 0, 0]])}
+    given["initial_h"] = np.ones((1, 2, 1))
+
+    def gradient(dtype):
+        arrays = {name: array.astype(dtype) for name, array in given.items()}
+        _, pullback = xpgrad.vjp(xpgrad.gru_d, **arrays)
+        return pullback(grad_H_all=cotangents.astype(dtype)).ddecay_h
+
+    found = gradient(dtype)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, gradient(np.float64), rtol=1e-2)
+
+
+def test_a_decay_that_forgets_at_once():
+    rng = np.random.default_rng(0)
+    X, delta = rng.normal(size=(5, 2, 3)), rng.uniform(size=(5, 2, 3))
+    shapes = [(1, 12, 6), (1, 12, 4), (1, 2, 3), (1, 4, 4)]
+    W, R, decay_x, decay_h = (rng.normal(size=shape) for shape in shapes)
+    decay_x[0, 0] = np.inf
+    assert np.isfinite(xpgrad.gru_d(X, np.zeros_like(X), delta, W, R, decay_x, decay_h).H_all).all()

@@ -255,6 +255,18 @@ def test_strict_ranks_of_operands_that_are_broadcast(rng: np.random.Generator) -
             np.testing.assert_array_equal(a, b)
 
 
+def test_classes_that_no_ignored_one_equals() -> None:
+    """-1 is no uint8; JAX compares with 255."""
+    X = jnp.zeros((1, 256)).at[0, 3].set(5.0)
+
+    def loss(X: Any, labels: Any) -> Any:
+        return xpgrad_jax.softmax_cross_entropy(X, labels, ignore_index=-1, reduction="sum")
+
+    found = [jax.value_and_grad(loss)(X, jnp.asarray([255], dtype)) for dtype in (jnp.uint8, jnp.int32)]
+    assert found[0][0] == found[1][0] > 5
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
 def test_weights_of_classes_without_x64(rng: np.random.Generator) -> None:
     """No warning that int64 is not available."""
     with jax.enable_x64(False):

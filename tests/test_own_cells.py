@@ -656,3 +656,33 @@ def _saved_call(cell: Cell) -> dict[str, Any]:
     given = operands(cell) | {"gap": np.ones((5, 4, 6)), "initial_h": np.ones((1, 4, 6))}
     out = cell(**given)
     return given | {name: getattr(out, name) for name in cell.saved} | {"grad_H_t": out.H_t}
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            lambda xp, x, h, W: W.a(x) * xp.less(h, 0.0) + h,
+            "step has multiply of a comparison",
+        ),
+        (lambda xp, x, h, W: xp.exp(h < 0.0) + W.a(x), "step has exp of a comparison"),
+        (lambda xp, x, h, W: xp.where((h < 0) + (h > 1), W.a(x), h), "step has add of a comparison"),
+        (lambda xp, x, h, W: xp.where(h > 0, W.a(x), h < 1), "step has where of a comparison"),
+        (lambda xp, x, h, W: xp.where((h < 0) & h, W.a(x), h), "step has logical_and of a number"),
+        (
+            lambda xp, x, h, W: xp.where((h < 0) == h, W.a(x), h),
+            "step has equal of a comparison and",
+        ),
+    ],
+)
+def test_comparisons_are_no_numbers(step: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Cell(step, W="a", name="flags")
+
+
+def test_comparisons_of_comparisons() -> None:
+    def step(xp: Any, x: Any, h: Any, W: Any) -> Any:
+        inside = ((h > -1) & (h < 1)) | (h == 2)
+        return xp.where(inside == (x_ := W.a(x) > 0), h, xp.where(x_, W.a(x), -h))
+
+    Cell(step, W="a", name="flags").check()

@@ -291,6 +291,7 @@ def _read_biases(
         )
     axes_in_front = weight.ndim - 2
     if bias.ndim == axes_in_front + 2:
+        check_shape(_CONVERT, names[0], bias, "2, rows", (*bias.shape[:-2], 2, bias.shape[-1]))
         return [bias[..., 0, :], bias[..., 1, :]]
     if after and gradients:
         raise ValueError(

@@ -29,16 +29,17 @@ def flattened(operator: str, layout: str, parameters: Parameters) -> dict[str, A
         given = {name: array for name, array in parameters.items() if array is not None}
         wrong = [name for name in given if name not in known]
     else:
-        known = [side + gate for side in "ih" for gate in _GATES[operator]]
-        given = {f"{part}/{name}": x for part, own in parameters.items() for name, x in own.items()}
-        wrong = [part for part in parameters if part not in known] or [
-            p for p in known if p not in parameters
-        ]
+        known, given = [side + gate for side in "ih" for gate in _GATES[operator]], {}
+        wrong = [part for part in parameters if part not in known]
+        wrong += [part for part in known if part not in parameters]
     if wrong:
         raise ValueError(
             f"convert: parameters has no or an unknown {wrong[0]!r}, expected the parts of the layout "
             f"{layout!r}: {', '.join(known)}"
         )
+    if layout == "flax":
+        _check_flax(operator, parameters)
+        given = {f"{part}/{name}": x for part, own in parameters.items() for name, x in own.items()}
     return given
 
 
@@ -54,6 +55,24 @@ def read_flax(xp: Any, operator: str, parameters: Parameters, gradients: bool) -
         candidate = parameters["hn"]["bias"] if operator == "gru" else None
         result |= _two_biases(xp, single_bias, candidate, gradients)
     return result
+
+
+def _check_flax(operator: str, parameters: Parameters) -> None:
+    """Raise ValueError for a part without a kernel, with a name that flax lacks, or without others' bias."""
+    biased = [_BIASED[operator] + gate for gate in _GATES[operator]] + ["hn"] * (operator == "gru")
+    for part, own in parameters.items():
+        if not hasattr(own, "items"):
+            raise ValueError(f"convert: {part} is {type(own).__name__}, expected a mapping with kernel")
+        known = ("kernel", "bias") if part in biased else ("kernel",)
+        if "kernel" not in own or not set(own) <= set(known):
+            raise ValueError(
+                f"convert: {part} has {', '.join(own) or 'nothing'}, expected {', '.join(known)}"
+            )
+    lacking = [part for part in biased if "bias" not in parameters[part]]
+    if lacking and len(lacking) < len(biased):
+        raise ValueError(
+            f"convert: {lacking[0]} has no bias, expected one, as others have: {', '.join(biased)}"
+        )
 
 
 def write_flax(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> dict[str, Any]:

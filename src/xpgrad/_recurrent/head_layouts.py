@@ -78,6 +78,8 @@ def _read_bias(xp: Any, B: Any, name: Any, source: str, R: Any, given: Mapping[s
         return None
     if source == "flashrnn":
         check_rank("convert", name, B, "4, k, H/k")
+        shape = (_GATES, B.shape[1], B.shape[2]) if R is None else (_GATES, R.shape[1], R.shape[2])
+        check_shape("convert", name, B, "4, k, H/k", shape)
         return xp.reshape(B, (B.shape[0] * B.shape[1] * B.shape[2],))
     check_rank("convert", name, B, "4H")
     if R is not None:
