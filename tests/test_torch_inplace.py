@@ -372,3 +372,18 @@ def test_a_retained_graph(name):
     for a, b in zip(torch.autograd.grad(loss, parameters), expected, strict=True):
         assert torch.equal(a, b)
     assert watched() is None
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_outputs_without_a_graph_are_no_views(name, batch_first):
+    """PyTorch forbids writing to views from such a block: of a frozen encoder, a reentrant checkpoint."""
+    layer = getattr(xpgrad_torch, name)(3, 4, batch_first=batch_first)
+    X = torch.randn(5, 2, 3, requires_grad=True)
+    with torch.no_grad():
+        y = layer(X)[0]
+    y.mul_(torch.ones(4, requires_grad=True))
+    y = checkpoint(lambda X: layer(X)[0], X, use_reentrant=True)
+    y.add_(1)
+    with torch.no_grad():
+        layer(X[0])[0].detach_()

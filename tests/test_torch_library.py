@@ -396,6 +396,18 @@ def test_export(build, shape, more, strict):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("build", [xpgrad_torch.ConvTranspose1d, xpgrad_torch.ConvTranspose2d])
+def test_compiled_groups_of_a_transposed_convolution(build):
+    """Its weight has the output channels of each group, its bias those of all."""
+    module = build(4, 6, 3, groups=2)
+    x = torch.randn(2, 4, *(7,) * (module.weight.dim() - 2))
+    torch.compile(module, backend="aot_eager", fullgraph=True)(x).sin().sum().backward()
+    found = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    module(x).sin().sum().backward()
+    torch.testing.assert_close(found, [p.grad for p in module.parameters()])
+
+
 def test_a_residual_network_compiles_and_exports():
     """Convolutions without bias behind one another; values and gradients are PyTorch's."""
     theirs = residual_network().double()

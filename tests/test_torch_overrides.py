@@ -214,3 +214,20 @@ def test_errors_name_the_function():
     x = torch.randn(2, 3, 4, 5, dtype=torch.float64).as_subclass(Named)
     with pytest.raises(TypeError, match=r"^conv2d: "):
         ours(CASES["Conv2d"][0])(x)
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "GRUCell"])
+def test_states_of_another_class_give_it_to_results_in_each_call(name):
+    class Marked(torch.Tensor):
+        pass
+
+    layer = getattr(xpgrad_torch, name)(3, 4)
+    lead = () if name == "GRUCell" else (1,)
+    X, h = torch.randn(*(() if name == "GRUCell" else (5,)), 2, 3), torch.zeros(*lead, 2, 4)
+
+    def kind(h):
+        result = layer(X, (h, h) if name == "LSTM" else h)
+        return type(result[0] if isinstance(result, tuple) else result)
+
+    found = [kind(h.as_subclass(Marked)), kind(h), kind(h), kind(h.as_subclass(Marked))]
+    assert found == [Marked, torch.Tensor, torch.Tensor, Marked]

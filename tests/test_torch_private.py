@@ -333,7 +333,7 @@ def assert_outputs_are_copied():
 def test_a_module_without_a_table_of_hooks_has_none_to_rebind():
     layer = nn.Linear(2, 3)
     del layer.__dict__["_load_state_dict_pre_hooks"]
-    _private.rebind_hooks(layer, True)
+    _private.rebind_hooks(layer)
     assert "_load_state_dict_pre_hooks" not in vars(layer)
 
 

@@ -711,3 +711,48 @@ def test_gains_are_those_of_the_pages():
     assert made["GAINS"] == GAINS
     assert all({"LSTM", "GRU"} <= set(gains) for gains in GAINS.values())
     assert any("Conv2d" in gains for gains in GAINS.values())
+
+
+def test_a_layer_that_stays_keeps_its_hooks_to_itself():
+    theirs, log = nn.LSTM(3, 4), []
+    theirs.register_forward_hook(lambda *_: log.append("before"))
+    ours = xpgrad_torch.swap(theirs)
+    ours.register_forward_hook(lambda *_: log.append("after"))
+    ours.register_buffer("number", torch.ones(1), persistent=False)
+    theirs(torch.randn(5, 2, 3))
+    assert log == ["before"]
+    ours(torch.randn(5, 2, 3))
+    assert log == ["before", "before", "after"]
+    assert "number" not in theirs._non_persistent_buffers_set
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
+@pytest.mark.parametrize("hooked", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_verify_with_weights_that_a_hook_computes(hooked):
+    """Timing must not enter the graph of the run before."""
+    model = nn.Sequential(hooked(nn.Conv1d(8, 8, 3)), nn.ReLU(inplace=True))
+    xpgrad_torch.swap(model, verify=torch.randn(2, 8, 16))
+
+
+def test_verify_with_a_model_that_writes_to_its_input():
+    model, x = nn.Sequential(nn.ReLU(inplace=True), nn.Conv1d(8, 8, 3)), torch.randn(2, 8, 16)
+    before = x.clone()
+    xpgrad_torch.swap(model, verify=x)
+    assert torch.equal(x, before)
+
+
+def test_a_failed_verify_restores_buffers():
+    class Detached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def forward(self, x):
+            self.register_buffer("last", x.detach())
+            return self.norm(x).detach()
+
+    model = Detached()
+    with pytest.raises(ValueError, match="verify found no output with a gradient"):
+        xpgrad_torch.swap(model, verify=torch.randn(4, 8, 5) + 3)
+    assert not model.norm.running_mean.any()
+    assert model.norm.num_batches_tracked == 0

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad_torch._autocast import autocasts
+from xpgrad_torch._autograd import is_followed
 from xpgrad_torch._expanded import has_expanded
 from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import check_flag, is_single, type_of
@@ -150,7 +151,7 @@ class OneLayer(Recurrent, nn.RNNBase):
         """Return the kernel's sequences (T, D, N, width) as PyTorch's (T, N, D·width)."""
         if self.bidirectional:
             return tuple([x.transpose(1, 2).flatten(2) for x in sequences])
-        return tuple([x.squeeze(1) for x in sequences])
+        return tuple([_turned(x, "squeeze", 1) for x in sequences])
 
     def _masks(self, X: Tensor) -> dict[str, Tensor]:
         """Return a layer's masks by the names of the kernel's operands, for X (T, N, I).
@@ -247,9 +248,10 @@ class Layers(OneLayer, Generic[_State]):
         else:
             sequences, finals = self._run_layers(X, lengths, states)
         if single:
-            sequences, finals = (tuple(x.squeeze(1) for x in part) for part in (sequences, finals))
+            sequences = tuple(_turned(x, "squeeze", 1) for x in sequences)
+            finals = tuple(x.squeeze(1) for x in finals)
         elif self.batch_first:
-            sequences = tuple(x.transpose(0, 1) for x in sequences)
+            sequences = tuple(_turned(x, "transpose", 0, 1) for x in sequences)
         output, *more = self._unviewed(sequences)
         return output, self._join(finals), *more
 
@@ -403,3 +405,12 @@ def _dropout(X: Tensor, p: float, packing: PackedRows | None) -> Tensor:
     if packing is None or X.dim() == 2:
         return nn.functional.dropout(X, p)
     return packing.padded(nn.functional.dropout(packing.rows(X), p))
+
+
+def _turned(sequence: Tensor, change: str, *axes: int) -> Tensor:
+    """Return a kernel's result with other axes: itself where there is no graph, so no view, as PyTorch's.
+
+    PyTorch forbids writing in place to a view from a block without gradients.
+    """
+    is_free = not (torch.is_grad_enabled() or is_followed())
+    return getattr(sequence, f"{change}_" if is_free else change)(*axes)

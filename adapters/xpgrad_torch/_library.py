@@ -276,7 +276,8 @@ def _axis_sizes(
     """Return the size of each named axis as a tuple: several sizes for "...", none for a missing N."""
     sizes: dict[str, tuple[int, ...]] = {}
     multiples: dict[str, int] = {}
-    for name in [name for name in shapes if name in kernel.shapes]:
+    # W comes last: a transposed convolution's has only the output channels of each group
+    for name in sorted([name for name in shapes if name in kernel.shapes], key=lambda name: name == "W"):
         axes, shape = kernel.axes(name, attributes), tuple(shapes[name])
         if kernel.lacks_batch(name, len(shape), attributes):
             axes = [axis for axis in axes if axis != "N"]

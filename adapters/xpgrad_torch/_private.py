@@ -6,6 +6,7 @@ Without a plain way, the call that needs it raises a RuntimeError with the name 
 """
 
 import contextlib
+import copy
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -241,19 +242,23 @@ def applied_unwatched(function: type[torch.autograd.Function]) -> Callable[..., 
 STATE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
-def rebind_hooks(module: nn.Module, own: bool) -> None:
+def with_other_tensors(module: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Return a copy of a module whose own tensors, parameters or not, are changed ones."""
+    twin = copy.copy(module)
+    own = vars(twin)
+    own.update({name: change(x) for name, x in own.items() if isinstance(x, Tensor)})
+    table = STATE_TABLES[0]
+    own[table] = {name: x if x is None else change(x) for name, x in own[table].items()}
+    return twin
+
+
+def rebind_hooks(module: nn.Module) -> None:
     """Bind hooks before `load_state_dict` to this module instead of the module from which it was made.
 
-    PyTorch stores the module with each hook that takes it; all other hooks get the module that runs. With
-    `own`, the hooks go into a new table, and the other module keeps its table. Without such a table, nothing
-    happens.
+    PyTorch stores the module with each hook that takes it; all other hooks get the module that runs. Without
+    such a table, nothing happens.
     """
     hooks = vars(module).get("_load_state_dict_pre_hooks", {})
-    if not any(getattr(hook, "with_module", False) for hook in hooks.values()):
-        return
-    if own:
-        hooks = hooks.copy()
-        vars(module)["_load_state_dict_pre_hooks"] = hooks
     for key, hook in hooks.items():
         if getattr(hook, "with_module", False):
             hooks[key] = type(hook)(hook.hook, module)

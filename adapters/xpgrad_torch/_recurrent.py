@@ -282,7 +282,7 @@ class Recurrent(Unscripted, Sampled, nn.Module):
 
         The caller may change `lengths` before the backward.
         """
-        if head is None:
+        if head is None or are_replaceable((*states, *read.tensors)):
             return None
         parameters, (X, *states) = as_plain(read.tensors), as_plain((X, *states))
         given = states if lengths is None else (lengths, *states)

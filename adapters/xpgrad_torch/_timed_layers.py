@@ -1,5 +1,6 @@
 """Times the layers of a model against their replacements, on the inputs that they get."""
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from xpgrad_torch._private import with_other_tensors
 
 __all__ = ["first_inputs", "slower_than"]
 
@@ -54,20 +57,34 @@ def _ratio(theirs: nn.Module, ours: nn.Module, X: Tensor) -> float:
     source = torch.Generator().manual_seed(0)
     given = torch.empty_strided(X.shape, X.stride(), dtype=X.dtype)
     given.copy_(torch.randn(X.shape, generator=source)).requires_grad_(X.requires_grad)
-    times: dict[nn.Module, list[float]] = {theirs: [], ours: []}
+    steps = [_step_of(layer, given) for layer in (theirs, ours)]
+    times: list[list[float]] = [[], []]
     for turn in range(_TURNS + 1):
-        for layer, record in times.items():
+        for step, record in zip(steps, times, strict=True):
             start = time.perf_counter()
-            _step(layer, given)
+            step()
             if turn:
                 record.append(time.perf_counter() - start)
-    return statistics.median(times[ours]) / statistics.median(times[theirs])
+    return statistics.median(times[1]) / statistics.median(times[0])
 
 
-def _step(layer: nn.Module, X: Tensor) -> None:
-    """Run forward and backward, without the hooks of a call."""
-    leaves = [x for x in (X, *layer.parameters()) if x.requires_grad]
+def _step_of(layer: nn.Module, X: Tensor) -> Callable[[], None]:
+    """Return a forward and a backward of the layer, without the hooks of a call.
+
+    They run on a copy with leaves: a hook may have computed the weight, in a graph that has ended.
+    """
+    leaves = [X] if X.requires_grad else []
+
+    def leaf(x: Tensor) -> Tensor:
+        own = x.detach().requires_grad_(x.requires_grad)
+        leaves.extend([own] if own.requires_grad else [])
+        return own
+
+    return functools.partial(_step, with_other_tensors(layer, leaf), X, leaves)
+
+
+def _step(layer: nn.Module, X: Tensor, leaves: Sequence[Tensor]) -> None:
     with torch.set_grad_enabled(bool(leaves)):
         Y = layer.forward(X)
         if leaves:
-            torch.autograd.grad(Y, leaves, torch.ones_like(Y))
+            torch.autograd.grad(Y, leaves, torch.ones_like(Y), allow_unused=True)

@@ -1,8 +1,8 @@
 """`swap` replaces the modules of a PyTorch model by xpgrad's, and `unswap` puts PyTorch's back."""
 
-import copy
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
@@ -143,11 +143,11 @@ def _same_state(module: nn.Module, kind: type[nn.Module], stays: bool) -> nn.Mod
     new = kind.__new__(kind)
     new.__dict__.update(module.__dict__)
     # The new module has its own tables of the same parameters: an assignment to it leaves the old module
-    # unchanged. Hooks stay in the old tables, where their handles look for them.
+    # unchanged. Hooks stay in the old tables, where their handles look for them, unless the old module stays.
     for name, value in module.__dict__.items():
-        if name in STATE_TABLES or isinstance(value, list):
+        if name in STATE_TABLES or isinstance(value, list) or (stays and isinstance(value, dict | set)):
             new.__dict__[name] = value.copy()
-    rebind_hooks(new, stays)
+    rebind_hooks(new)
     return new
 
 
@@ -507,29 +507,45 @@ def _results(model: nn.Module, example: Any) -> dict[str, Tensor]:
     """Return outputs and gradients by name, of a forward and a backward that change nothing."""
     kwargs = dict(example) if isinstance(example, Mapping) else {}
     args = example if isinstance(example, tuple) else () if isinstance(example, Mapping) else (example,)
-    buffers = copy.deepcopy(dict(model.named_buffers()))
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _unchanged_buffers(model):
         torch.manual_seed(0)
         leaves: dict[str, Tensor] = {
             f"gradient of {name}": p for name, p in model.named_parameters() if p.requires_grad
         }
         args, kwargs = tree_map(_leaf, (args, kwargs))
+        given = tree_map(_copied, (args, kwargs))
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
         leaves |= {f"gradient of input {k}": x for k, x in enumerate(inputs)}
-        tensors = [y for y in tree_leaves(model(*args, **kwargs)) if isinstance(y, Tensor)]
+        tensors = [y for y in tree_leaves(model(*given[0], **given[1])) if isinstance(y, Tensor)]
         found = {f"output {k}": y.detach() for k, y in enumerate(tensors)}
         followed = [y for y in tensors if y.requires_grad]
         if not followed:
             raise ValueError("swap: verify found no output with a gradient, expected at least one")
         cotangents = [torch.randn_like(y) for y in followed]
         grads = torch.autograd.grad(followed, list(leaves.values()), cotangents, allow_unused=True)
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
     return found | {name: g for name, g in zip(leaves, grads, strict=True) if g is not None}
+
+
+@contextlib.contextmanager
+def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the model's buffers afterwards, also after an exception."""
+    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in before and buffer.shape == before[name].shape:
+                    buffer.copy_(before[name])
 
 
 def _leaf(x: Any) -> Any:
     return x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x
+
+
+def _copied(x: Any) -> Any:
+    """Return a copy of a tensor, in the graph of a leaf: a model may write to its input."""
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def _compare(before: dict[str, Tensor], after: dict[str, Tensor], tolerance: float | None) -> None:
