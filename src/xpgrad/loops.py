@@ -37,7 +37,7 @@ def gate_inputs(X: Array[A], W: Array[A], B: Array[A] | None = None) -> A:
     Parameters
     ----------
     X : array, shape (T, N, I)
-        Input of all steps, of any dtype that the namespace can multiply.
+        Input of all steps, of a real floating-point dtype.
     W : array, shape (G, I)
         Input weights of all gates, G rows.
     B : array, shape (G,), optional

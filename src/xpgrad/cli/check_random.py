@@ -244,7 +244,7 @@ def _activation(rng: np.random.Generator) -> RandomCall:
     shape = _any_shape(rng)
     shapes: _Shapes = {"X": shape}
     for operand in declaration.operands:
-        shapes[operand] = shape[-1:] if rng.random() < 0.5 else shape
+        shapes[operand] = _to_broadcast(rng, shape)
     options: dict[str, Any] = {}
     if rng.random() < 0.5:
         function = getattr(xpgrad, declaration.name)
@@ -264,7 +264,15 @@ def _option(rng: np.random.Generator, hint: Any, default: Any) -> Any:
 
 def _any_shape(rng: np.random.Generator) -> tuple[int, ...]:
     shape = tuple(_size(rng) for _ in range(int(rng.integers(1, 5))))
+    if rng.random() < 0.1:  # a batch of one sample with many channels
+        shape = (1, *shape[1:], int(rng.integers(31, 70)))
     return (near(rng, thresholds().elements),) if rng.random() < 0.05 else shape
+
+
+def _to_broadcast(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to another one: without its first axes, and with axes of size 1."""
+    own = shape[int(rng.integers(len(shape))) :]
+    return tuple(1 if rng.random() < 0.2 else size for size in own)
 
 
 def _along_axis(rng: np.random.Generator) -> RandomCall:
@@ -280,7 +288,7 @@ def _loss(rng: np.random.Generator) -> RandomCall:
     if rng.random() < 0.5:
         shape = _any_shape(rng)
         shapes: _Shapes = {"X": shape, "targets": shape}
-        _maybe(rng, shapes, weight=shape, pos_weight=shape[-1:])
+        _maybe(rng, shapes, weight=_to_broadcast(rng, shape), pos_weight=_to_broadcast(rng, shape))
         return RandomCall("binary_cross_entropy_with_logits", shapes, options)
     shape = (_size(rng), max(_size(rng), 1), *(_size(rng, 4) for _ in range(int(rng.integers(0, 3)))))
     shapes = {"X": shape}

@@ -190,7 +190,8 @@ class use_engine:  # noqa: N801 - callers use it like a function
     """
 
     def __init__(self, name: str | None) -> None:
-        if name is not None and name not in (known := {"standard", "numpy", *_entries()}):
+        known = ["numpy", "standard", *_entries()]  # a list: a name may have no hash
+        if name is not None and name not in known:
             raise ValueError(f"use_engine: name is {name!r}, expected None or one of {sorted(known)}")
         self._token = _forced.set(name)
 
