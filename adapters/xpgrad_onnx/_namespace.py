@@ -36,6 +36,11 @@ def finfo(dtype: Any) -> Any:
     return np.finfo(dtype)
 
 
+def iinfo(dtype: Any) -> Any:
+    """Limits of an integer dtype."""
+    return np.iinfo(dtype)
+
+
 # --- new arrays
 
 
