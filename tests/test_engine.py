@@ -649,7 +649,7 @@ def test_rows_whose_first_block_is_small(jit, shape, step, monkeypatch):
 def test_threads_that_the_system_does_not_start(monkeypatch):
     """As under a limit on processes: the caller and the threads that started do the work; none is lost."""
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "5")
-    monkeypatch.setattr(team, "_pool", team._Pool())
+    monkeypatch.setattr(team, "_workers", team._Workers())
     real, started, limits = team._thread.start_new_thread, [], []
 
     def limited(*arguments):
@@ -662,7 +662,7 @@ def test_threads_that_the_system_does_not_start(monkeypatch):
         limits.append(limit)
         assert team.PoolTeam().map(lambda number: number + 1, range(9)) == [*range(1, 10)]
         assert len(started) == expected
-    assert team._pool._todo.qsize() <= 4 * 3
+    assert team._workers._todo.qsize() <= 4 * 3
 
 
 def test_the_message_about_compiling_needs_no_thread(monkeypatch):
@@ -680,7 +680,7 @@ def test_threads_that_are_busy_hold_nothing_up(monkeypatch):
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
     free = threading.Event()
     ended = []
-    team._pool.put(lambda: ended.append(free.wait(60)), len(team._pool._started) or 1)
+    team._workers.put(lambda: ended.append(free.wait(60)), len(team._workers._started) or 1)
     try:
         assert team.PoolTeam().map(lambda number: number + 1, range(5)) == [1, 2, 3, 4, 5]
         assert not ended

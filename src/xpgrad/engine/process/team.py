@@ -26,7 +26,7 @@ from xpgrad.engine.process.settings import thread_count
 _REAL, _INTEGER = struct.Struct("d"), struct.Struct("q")
 
 
-class _Pool:
+class _Workers:
     """Threads that each take the next function, which must not raise, and call it.
 
     A queue, its threads and a list's methods are C. An interrupt (Ctrl-C) within the locks of a
@@ -53,14 +53,14 @@ class _Pool:
             self._todo.get()()
 
 
-_pool = _Pool()
+_workers = _Workers()
 _forked = False
 
 
 def _forget_threads() -> None:
     """After a fork: the child has none of its parent's threads, and an OpenMP team would wait for them."""
-    global _forked, _pool
-    _forked, _pool = True, _Pool()
+    global _forked, _workers
+    _forked, _workers = True, _Workers()
 
 
 def forked() -> bool:
@@ -206,7 +206,7 @@ class PoolTeam(Team):
     def _together(self, work: Callable[[], None], threads: int) -> None:
         others = _Others(work)
         try:
-            _pool.put(others.work, threads - 1)
+            _workers.put(others.work, threads - 1)
             work()  # the caller is one of the threads: it already runs
             others.close()
         except BaseException:
