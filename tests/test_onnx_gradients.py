@@ -998,3 +998,108 @@ def test_docstring() -> None:
     result = doctest.testmod(importlib.import_module("xpgrad_onnx._gradient"))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+LOOPS = {
+    "a state": "y = Loop (n, t, x) <body = b (int64 i, bool c, double[2] s) => (bool co, double[2] so) "
+    "{ so = Mul(s, x)  co = Identity(c) }>",
+    "a state of Scan": "y, o = Scan <num_scan_inputs = 1, body = b (double[2] s, double[2] e) => "
+    "(double[2] so, double[2] out) { m = Mul(s, x)  so = Add(m, e)  out = Identity(so) }> (x, q)",
+    "a whole sequence": "y, o = Scan <num_scan_inputs = 1, body = b (double[2] s, double[2] e) => "
+    "(double[2] so, double[2] out) { m = Mul(s, e)  r = ReduceSum <keepdims = 0> (q)  so = Add(m, r)  "
+    "out = Identity(so) }> (x, q)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_bodies_that_read_an_input_of_the_node_by_its_name(kind: str, steps: int) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]>
+        g (double[2] x, double[{steps}, 2] q) => (double[2] y)
+        <int64 n = {{{steps}}}, bool t = {{1}}> {{ {LOOPS[kind]} }}"""
+    )
+    check(model, {"x": draw(2), "q": draw(steps, 2)}, ["x"] if kind == "a state" else ["x", "q"])
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("scale", [1.0, 1.25, 1.3])
+def test_resize_by_a_scale_that_keeps_the_size(mode: str, scale: float) -> None:
+    more = {"s": np.asarray([1, 1, scale], np.float32)}
+    check(
+        build([node("Resize", "x _ s", "y", mode=mode)], {"x": draw(1, 1, 3)}, "y", more),
+        {"x": draw(1, 1, 3)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("...ij,...jk->...ik", [(1, 2, 3), (4, 3, 5)]),
+        ("...ij,...jk->...ik", [(2, 3), (4, 3, 5)]),
+        ("ij,...jk->...ik", [(2, 3), (4, 3, 5)]),
+        ("ii...->i...", [(3, 3, 2)]),
+        ("i...j,j...->i...", [(2, 1, 3), (3, 4)]),
+        ("...ii->...i", [(2, 3, 3)]),
+    ],
+)
+def test_einsum_with_open_axes(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    feeds = {name: draw(*shape) for name, shape in zip("ab", shapes, strict=False)}
+    check(build([node("Einsum", " ".join(feeds), "y", equation=equation)], feeds, "y", {}), feeds)
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceMean"])
+@pytest.mark.parametrize("noop", [0, 1])
+def test_reductions_over_an_empty_list_of_axes(operator: str, noop: int) -> None:
+    nodes = [node(operator, "x axes", "y", noop_with_empty_axes=noop)]
+    check(build(nodes, {"x": draw(2, 3)}, "y", {"axes": np.zeros(0, np.int64)}), {"x": draw(2, 3)}, ["x"])
+
+
+def test_defaults_that_a_caller_replaces_are_no_constants() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]>
+        g (double[2] x, bool c) => (double[2] y) <bool c = {1}> {
+            y = If (c) <then_branch = a () => (double[2] p) { p = Exp(x) },
+                        else_branch = b () => (double[2] q) { q = Neg(x) }>
+        }"""
+    )
+    evaluator = ReferenceEvaluator(gradient_model(model, ["x"]), new_ops=operators())
+    feeds = {"x": draw(2), "y_grad": np.ones(2)}
+    for condition, slope in ((True, np.exp(feeds["x"])), (False, -np.ones(2))):
+        (found,) = evaluator.run(["x_grad"], feeds | {"c": np.asarray(condition)})
+        np.testing.assert_allclose(found, slope)
+
+
+def test_slopes_at_zero() -> None:
+    """Of x to the 0, and of the root of an empty sum of powers."""
+    for nodes, more in (
+        ([node("Pow", "x p", "y")], {"p": np.asarray([0.0, 2, 0])}),
+        (
+            [node("Unsqueeze", "x k", "z"), node("LpPool", "z", "y", kernel_shape=[2])],
+            {"k": np.asarray([0, 1])},
+        ),
+    ):
+        x = np.asarray([0.0, 0.0, 0.0])
+        training = gradient_model(build(nodes, {"x": x}, "y", more), ["x"])
+        evaluator = ReferenceEvaluator(training, new_ops=operators())
+        shape = [d.dim_value for d in training.graph.output[0].type.tensor_type.shape.dim]
+        np.testing.assert_array_equal(evaluator.run(["x_grad"], {"x": x, "y_grad": np.ones(shape)})[0], 0)
+
+
+def test_a_decided_branch_with_an_omitted_result() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]>
+        g (double[2] x) => (double[2] y) <bool c = {1}> {
+            o, y = If (c) <then_branch = a () => (double[2] p, double[2] r) { p = Exp(x)  r = Mul(p, x) },
+                           else_branch = b () => (double[2] q, double[2] s) { q = Neg(x)  s = Neg(q) }>
+        }"""
+    )
+    model.graph.node[0].output[0] = ""
+    check(model, {"x": draw(2)}, ["x"])
+
+
+def test_an_output_whose_gradient_is_asked_for() -> None:
+    model = build([node("Exp", "x", "h"), node("Mul", "h h", "y")], {"x": draw(2)}, "y h", {})
+    with pytest.raises(ValueError, match="gradient_model: h is an output, expected other names in wrt"):
+        gradient_model(model, ["h"])
+    gradient_model(model, ["h"], loss="y")

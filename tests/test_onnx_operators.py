@@ -539,3 +539,35 @@ def test_docstrings() -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_max_pool_of_windows_without_a_finite_number() -> None:
+    """Padding is as low; its places are no indices."""
+    pool = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]>
+        g (float[1, 1, 4] x) => (float[1, 1, 4] y, int64[1, 1, 4] i)
+        { y, i = MaxPool <kernel_shape = [3], pads = [1, 1]> (x) }"""
+    )
+    x = np.asarray([[[-np.inf, -np.inf, 1, 2]]], np.float32)
+    y, indices = ReferenceEvaluator(pool, new_ops=operators()).run(None, {"x": x})
+    np.testing.assert_array_equal(y, [[[-np.inf, 1, 2, 2]]])
+    np.testing.assert_array_equal(indices, [[[0, 2, 3, 3]]])
+
+
+LOOP = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[2] x, int64 n) => (float[2] y, float[k, 2] z) <bool t = {1}> {
+        y, z = Loop (n, CONDITION, x) <body = b (int64 i, bool c, float[2] s)
+            => (bool co, float[2] so, float[2] so) { so = Tanh(s)  co = Identity(c) }>
+    }"""
+
+
+@pytest.mark.parametrize("condition", ["t", ""])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_loops_of_results_of_one_name_and_of_no_step(condition: str, steps: int) -> None:
+    model = onnx.parser.parse_model(LOOP.replace("CONDITION", condition))
+    x = np.asarray([1.0, -2], np.float32)
+    y, z = ReferenceEvaluator(model, new_ops=operators()).run(None, {"x": x, "n": np.asarray(steps)})
+    rows = [x := np.tanh(x) for _ in range(steps)]
+    np.testing.assert_allclose(y, x, rtol=1e-6)
+    np.testing.assert_allclose(z, np.reshape(rows, (steps, 2)), rtol=1e-6)
+    assert z.dtype == np.float32

@@ -243,6 +243,12 @@ def _lp_pool(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
     powers = X.of("Abs").of("Pow", float(p))
     if node.op_type == "GlobalLpPool":
         axes = graph.constant(range(2, graph.rank(X.name, node)))
-        return [powers.of("ReduceSum", axes).of("Pow", 1 / p)]
+        return [_root(powers.of("ReduceSum", axes), p)]
     means = powers.of("AveragePool", count_include_pad=1, **attributes)
-    return [(means * float(np.prod(attributes["kernel_shape"]))).of("Pow", 1 / p)]
+    return [_root(means * float(np.prod(attributes["kernel_shape"])), p)]
+
+
+def _root(total: Term, p: int) -> Term:
+    """The p-th root, with the slope 0 at 0."""
+    is_zero = total.of("Equal", 0.0)
+    return total.number(0.0).where(is_zero, total.number(1.0).where(is_zero, total).of("Pow", 1 / p))

@@ -135,7 +135,7 @@ def _loop(call: Backward) -> Grads:
     steps = _steps(node)
     names, inputs = reads(node), list(node.input)
     outside = [n for n, w in zip(names[len(inputs) :], call.wanted[len(inputs) :], strict=True) if w]
-    outside = [name for name in dict.fromkeys(outside) if name not in inputs]
+    outside = list(dict.fromkeys(outside))  # also an input of the node that the body reads by its outer name
     finals = [graph.output(node, k, f"state_{k}") for k in range(steps.states)]
     kept = _keep_states(graph, node, steps)
     length = _length(call, steps, kept)
@@ -226,11 +226,12 @@ class _Back(NamedTuple):
         given = [*([step, inner.constant(True, np.bool_)] if steps.first else []), *values, *elements]
         for name, value in zip(given, steps.body.input, strict=True):
             inner.learn(name, value.name)
+        ahead = len(inner.nodes)  # these nodes read elements, whose gradients are added after the loop
         names = run_again(inner, self._body_before_kept(), given)
         parts = self._seeds(inner, names, carried, step, index)
         scanned = [k for k, name in enumerate(elements) if self.call.wants(steps.first + steps.states + k)]
         wanted = [*(values[k] for k in self.states), *(elements[k] for k in scanned), *self.outside]
-        accumulate(inner, path(inner, list(inner.nodes), parts, wanted), parts)
+        accumulate(inner, path(inner, list(inner.nodes[ahead:]), parts, wanted), parts)
         results = [inner.op("Identity", going)]
         results += [total(inner, parts, values[k]) or _zeros_like(inner, values[k]) for k in self.states]
         for before, name in zip(carried[len(self.states) :], self.outside, strict=True):

@@ -158,7 +158,11 @@ class _Folding:
         self.known: dict[str, Known] = {}
         self.own = set(floats)
         """Floating-point numbers of the model, and tensors that are computed from them."""
+        # since version 4 an initializer that is an input too is a default, which a caller may replace
+        defaults = {value.name for value in self.graph.input} if model.ir_version >= 4 else set()
         for tensor in self.graph.initializer:
+            if tensor.name in defaults:
+                continue
             if np.prod(tensor.dims) <= _NUMBERS and tensor.data_type != onnx.TensorProto.STRING:
                 self.know(tensor.name, numpy_helper.to_array(tensor))
         self.changed = False
@@ -267,9 +271,11 @@ def _branch(node: onnx.NodeProto, condition: bool) -> list[onnx.NodeProto]:
     names: dict[str, str] = {}
     copies = []
     for value, result in zip(graph.output, node.output, strict=True):
+        if not result:
+            continue
         if value.name in inside and value.name not in names:
             names[value.name] = result
-        elif result:
+        else:
             copies.append(helper.make_node("Identity", [names.get(value.name, value.name)], [result]))
     for inner in nodes:
         inner.output[:] = [names.get(name, name) for name in inner.output]

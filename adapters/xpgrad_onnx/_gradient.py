@@ -109,6 +109,11 @@ def gradient_model(
     graph = Graph(found.model)
     seeds = {name: f"{name}_grad" for name in outputs_of(graph)} if loss is None else {_loss(graph, loss): ""}
     wanted = _default(graph, found, set(seeds)) if names is None else _wanted(graph, names, set(seeds))
+    if loss is None and (both := [name for name in wanted if name in seeds]):
+        raise ValueError(
+            f"gradient_model: {both[0]} is an output, expected other names in wrt, or a loss: without a loss "
+            f"{both[0]}_grad is its cotangent"
+        )
     reached = depending(graph.nodes, wanted, graph)
     seeds = {name: seed for name, seed in seeds.items() if name in reached}
     graph = _with_rules(graph, seeds, wanted)
@@ -126,9 +131,9 @@ def prepared(model: onnx.ModelProto, inputs: Mapping[str, Any], keep: Iterable[s
     copy = inliner.inline_local_functions(model) if model.functions else onnx.ModelProto()
     if not model.functions:
         copy.CopyFrom(model)
-    for node in all_nodes(copy.graph.node):
-        if node.domain == "ai.onnx":
-            node.domain = ""
+    for named in (*all_nodes(copy.graph.node), *copy.opset_import):
+        if named.domain == "ai.onnx":
+            named.domain = ""
     return simplified(converted(copy), inputs, keep)
 
 

@@ -12,25 +12,34 @@ from onnx.reference.ops.op_loop import Loop as OnnxLoop
 class Loop(OnnxLoop):
     """ai.onnx's Loop: the results of the steps are stacked along a new axis.
 
-    Onnx's own Loop concatenates rows of matrices, and makes columns of numbers.
+    Onnx's own Loop concatenates rows of matrices, makes columns of numbers, mixes up results of one name,
+    runs no step without a condition, and fails if there are scanned results of no step.
     """
 
     op_domain = ""
 
-    def __init__(self, onnx_node: onnx.NodeProto, run_params: dict[str, Any]) -> None:
-        super().__init__(onnx_node, run_params)
-        self._step: Any = vars(self)["_run_body"]  # onnx sets it on each node
-        self._run_body = self._with_a_new_axis
-        self._numbers: list[int] = []
+    def _run(
+        self, M: Any, cond: Any, *states: Any, context: Any = None, attributes: Any = None, **options: Any
+    ) -> tuple[Any, ...]:
+        options.pop("body", None)
+        onnx_own: Any = self
+        count, condition, *names = onnx_own.body.input_names
+        scanned: list[list[Any]] = [[] for _ in range(self.K)]
+        step, goes_on = 0, cond is None or bool(cond)
+        while goes_on and (M is None or step < M):
+            number = np.asarray(step, dtype=np.int64 if M is None else M.dtype)
+            given = {**(context or {}), count: number, condition: np.asarray(True)}
+            given |= dict(zip(names, states, strict=True))
+            last, *results = onnx_own._run_body(given, attributes=attributes, **options)
+            states, goes_on = tuple(results[: self.N]), bool(last)
+            for rows, result in zip(scanned, results[self.N :], strict=True):
+                rows.append(result)
+            step += 1
+        return (*states, *(np.stack(rows) if rows else self._of_no_step(k) for k, rows in enumerate(scanned)))
 
-    def _with_a_new_axis(self, *args: Any, **options: Any) -> list[Any]:
-        results = list(self._step(*args, **options))
-        first = len(results) - self.K
-        self._numbers = [k for k in range(self.K) if np.ndim(results[first + k]) == 0]
-        return [*results[:first], *(np.asarray(result)[None] for result in results[first:])]
-
-    def _run(self, *args: Any, **options: Any) -> tuple[Any, ...]:
-        results = list(super()._run(*args, **options))
-        for k in self._numbers:
-            results[self.N + k] = np.reshape(results[self.N + k], (-1,))
-        return tuple(results)
+    def _of_no_step(self, number: int) -> np.ndarray:
+        """A scanned result without rows; unknown sizes are 0."""
+        body = next(a.g for a in self.onnx_node.attribute if a.name == "body")
+        kind = body.output[1 + self.N + number].type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type or onnx.TensorProto.FLOAT)
+        return np.zeros((0, *(d.dim_value for d in kind.shape.dim)), dtype)

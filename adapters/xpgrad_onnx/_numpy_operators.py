@@ -136,8 +136,11 @@ def _max_pool(call: NodeCall) -> tuple:
     inside, places = np.transpose(inside, order), np.transpose(places, order)
     windows = np.transpose(windows, [0, 1, *(k + 2 for k in order)])
     windows = np.where(inside, windows, np.asarray(lowest, dtype=X.dtype))
-    flat = (*windows.shape[: 2 + rank], -1)
+    flat = (*windows.shape[: 2 + rank], prod(windows.shape[2 + rank :]))
     first = np.argmax(np.reshape(windows, flat), axis=-1)[..., None]
+    # padding is as low as the lowest number: where that is the largest, the first place inside counts
+    real = np.reshape(np.broadcast_to(inside, windows.shape), flat)
+    first = np.where(np.take_along_axis(real, first, -1), first, np.argmax(real, axis=-1)[..., None])
     Y = np.take_along_axis(np.reshape(windows, flat), first, -1)[..., 0]
     places = np.broadcast_to(places, windows.shape)
     indices = np.take_along_axis(np.reshape(places, flat), first, -1)[..., 0]

@@ -70,7 +70,8 @@ def training_model(
 
     See Also
     --------
-    initial_values : The values of the first step.
+    initial_values : The values of the first step. It finds initializers and `Constant` nodes of the graph
+        itself; name others, as in branches and functions, not in `wrt`.
     with_parameters : The model with trained values.
 
     Examples

@@ -85,7 +85,10 @@ def _mod(call: Backward) -> Grads:
 def _pow(call: Backward) -> Grads:
     dY, X, _ = call.terms()
     power = call.term(call.node.input[1]).of("Cast", to=call.graph.kind)
-    return call.each(lambda k: dY * (X.of("Pow", power - 1.0) * power))
+    known, exponent = call.graph.value(call.node.input[1]), power
+    if known is None or not known.all():  # of x to the 0 the slope is 0, also at 0
+        exponent = power.number(1.0).where(power.of("Equal", 0.0), power)
+    return call.each(lambda k: dY * (X.of("Pow", exponent - 1.0) * power))
 
 
 @rule("Max", "Min")

@@ -7,6 +7,7 @@ from string import ascii_letters
 from typing import Any
 
 import numpy as np
+import onnx
 
 from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._rules.table import Backward, Grads, refuse, rule
@@ -119,22 +120,40 @@ def _einsum(call: Backward) -> Grads:
         term = terms[k]
         operands.append(graph.filled(graph.op("Shape", X), 1))
         letters.append(term)
+        front = term.partition("...")[0] if "..." in term else ""
         for place, letter in enumerate(term):
             if letter.isalpha() and letter in term[:place]:  # a diagonal: zero elsewhere
                 new = next(c for c in ascii_letters if c not in "".join([*letters, term]))
                 term = term[:place] + new + term[place + 1 :]
                 letters[-1] = term if letters[-1] == terms[k] else letters[-1]
-                operands.append(_unit_matrix(graph, X, place - len(term)))
+                axis = place if place < len(front) else place - len(term)
+                operands.append(_unit_matrix(graph, X, axis))
                 letters.append(letter + new)
         letters[len(terms)] = term
-        grads.append(graph.op("Einsum", *operands, equation=f"{','.join(letters)}->{term}"))
+        spread = "..." if "..." in "".join(letters) else ""  # axes along which an operand may be broadcast
+        own = term.replace("...", "")
+        grad = graph.op("Einsum", *operands, equation=f"{','.join(letters)}->{spread}{own}")
+        grads.append(_of_shape(graph, node, grad, X, term) if spread else grad)
     return grads
 
 
+def _of_shape(graph: Graph, node: onnx.NodeProto, grad: str, X: str, term: str) -> str:
+    """The gradient of an operand from one whose open axes are broadcast and come first."""
+    front, dots, _ = term.partition("...")
+    if not front or not dots:
+        return graph.summed_to(grad, None, X)
+    rank = graph.rank(X, node)
+    end = rank - len(term) + len(front) + 3  # of the open axes
+    order = [*range(len(front), end), *range(len(front)), *range(end, rank)]
+    total = graph.summed_to(grad, None, graph.op("Transpose", X, perm=order))
+    return graph.op("Transpose", total, perm=[order.index(axis) for axis in range(rank)])
+
+
 def _unit_matrix(graph: Graph, X: str, axis: int) -> str:
-    """For an axis counted from the end."""
-    sizes = graph.op("Shape", X)
-    place = graph.op("Add", graph.op("Shape", sizes), graph.constant([axis]))
+    """For an axis counted from the end, if it is negative."""
+    sizes, place = graph.op("Shape", X), graph.constant([axis])
+    if axis < 0:
+        place = graph.op("Add", graph.op("Shape", sizes), place)
     size = graph.op("Gather", sizes, place)
     return graph.op("EyeLike", graph.zeros(graph.op("Concat", size, size, axis=0)))
 

@@ -22,7 +22,9 @@ _SLOPES: dict[str, Callable[[Term, Term], Term]] = {
 def _axes(call: Backward) -> str:
     """The tensor of a reduction's axes; "" for all axes."""
     attributes = call.attributes
-    return call.graph.constant(attributes["axes"]) if "axes" in attributes else call.input(1)
+    axes = call.graph.constant(attributes["axes"]) if "axes" in attributes else call.input(1)
+    value = call.graph.value(axes) if axes else None
+    return "" if value is not None and not value.size else axes
 
 
 def _kept(call: Backward, name: str, axes: str) -> Term:

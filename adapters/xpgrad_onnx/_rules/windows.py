@@ -160,8 +160,10 @@ def _resize(call: Backward) -> Grads:
     before, after = graph.shapes[X], graph.shapes.get(node.output[0], (None,) * rank)
     attributes["extrapolation_value"] = 0.0
     dX = call.term(call.dY)
+    scales = graph.value(call.input(2)) if call.input(2) else np.ones(len(axes))
     for place, axis in enumerate(axes):
-        if isinstance(before[axis], int) and before[axis] == after[axis] and not call.input(1):
+        is_scaled = scales is None or scales[place] != 1  # to the same size too, as by 1.3
+        if isinstance(before[axis], int) and before[axis] == after[axis] and not (call.input(1) or is_scaled):
             continue
         last = [*(k for k in range(rank) if k != axis), axis]
         weights = _axis_weights(call, place, axis, len(axes), attributes)
