@@ -267,6 +267,30 @@ def test_classes_that_no_ignored_one_equals() -> None:
     np.testing.assert_array_equal(found[0][1], found[1][1])
 
 
+def test_known_classes_within_a_traced_function() -> None:
+    """Their shape is the kernel's already, so nothing makes a tracer of them before their extremes."""
+    X, labels = jnp.ones((2, 4, 1, 2)), jnp.ones((2, 1, 2), int)
+    loss = lambda X, weights: xpgrad_jax.softmax_cross_entropy(X, labels, weights)  # noqa: E731
+    expected = jax.grad(loss, argnums=(0, 1))(X, jnp.ones(4))
+    for a, b in zip(jax.jit(jax.grad(loss, argnums=(0, 1)))(X, jnp.ones(4)), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    assert jax.jit(jax.hessian(loss))(X, jnp.ones(4)).shape == X.shape * 2
+    np.testing.assert_allclose(jax.jit(lambda X: xpgrad.softmax_cross_entropy(X, labels))(X), np.log(4))
+
+
+def test_no_mapped_call_has_the_shape_of_one() -> None:
+    W = jnp.ones((1, 20, 3))
+    calls = [
+        (lambda x: xpgrad_jax.conv(x, jnp.ones((6, 3, 2))), (2, 3, 7)),
+        (lambda x: xpgrad_jax.lstm(x, W, jnp.ones((1, 20, 5)))[0], (4, 3, 3)),
+        (lambda x: xpgrad_jax.softmax_cross_entropy(x, jnp.ones(2, int), reduction="none"), (2, 4)),
+    ]
+    for call, shape in calls:
+        X = jnp.ones((0, *shape))
+        assert jax.vmap(call)(X).shape == (0, *call(jnp.ones(shape)).shape)
+        assert jax.vmap(jax.grad(lambda x, call=call: call(x).sum()))(X).shape == X.shape
+
+
 def test_weights_of_classes_without_x64(rng: np.random.Generator) -> None:
     """No warning that int64 is not available."""
     with jax.enable_x64(False):

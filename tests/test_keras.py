@@ -481,6 +481,41 @@ def test_docstrings(name):
 # ------------------------------------------------------------------------------------------ one backend's own
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_and_states_of_one_sequence_are_broadcast(kind, dtype):
+    """TensorFlow's programs read such lengths beyond their end. Keras' variables may hold float32."""
+    theirs, ours = _pair(kind, units=5, return_sequences=True, dtype=dtype)
+    x, mask, state = (
+        _input(dtype),
+        np.asarray([[True, False, True, True, False, True]]),
+        np.ones((1, 5), dtype),
+    )
+    calls = [lambda layer: layer(x, mask=mask)]
+    if BACKEND != "jax":  # where Keras' own layers refuse the state
+        states = [keras.ops.convert_to_tensor(state)] * (2 if kind == "LSTM" else 1)
+        calls.append(lambda layer: layer(x, initial_state=states))
+    for call in calls:
+        found, expected = (keras.ops.convert_to_numpy(call(layer)) for layer in (ours, theirs))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    for steps in (T - 1, T + 1):
+        with pytest.raises(Exception, match=r"(?i)shape|broadcast|expand|size|dimension"):
+            ours(x, mask=np.ones((N, steps), bool))
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="a matter of PyTorch")
+def test_masks_under_vmap():
+    import torch
+
+    theirs, ours = _pair("GRU", units=5, return_sequences=True)
+    X, mask = torch.tensor(_input()), torch.rand(N, T) < 0.6
+
+    def gradients(layer):
+        return torch.func.vmap(torch.func.grad(lambda x, m: layer(x[None], mask=m[None]).sum()))(X, mask)
+
+    torch.testing.assert_close(gradients(ours), gradients(theirs))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pickles(kind):
     """A class has Keras' name, for files; pickle looks for it there."""

@@ -23,6 +23,9 @@ class _NumPy(KerasBackend):
     ) -> tuple[Any, list[Any]]:
         dtype = X.dtype
         if dtype.kind == "f":
+            # Keras' variables of float64 may hold float32
+            weights = {name: x.astype(dtype, copy=False) for name, x in weights.items()}
+            states = [h.astype(dtype, copy=False) for h in states]
             return computed(_run, np, call, X, weights, states, lengths)
         # bfloat16, which NumPy lacks
         wide = {name: x.astype(np.float32) for name, x in weights.items()}

@@ -136,7 +136,7 @@ def _gradient(
 
 def _refuse_second(*cotangents: Any) -> Any:
     raise ValueError(
-        "xpgrad_keras: a second derivative is asked for on TensorFlow, expected a first one: "
+        "xpgrad_keras: a second derivative or forward mode is asked for on TensorFlow, expected a first one: "
         "xpgrad_keras.unswap(model) has Keras' layers, which have more"
     )
 

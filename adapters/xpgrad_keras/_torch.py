@@ -9,6 +9,7 @@ from torch import Tensor
 from xpgrad_keras._backends import KerasBackend, computed
 from xpgrad_keras._calls import LayerCall
 from xpgrad_torch import functional
+from xpgrad_torch._private import are_transforms_active
 
 
 class _Torch(KerasBackend):
@@ -19,8 +20,10 @@ class _Torch(KerasBackend):
         return devices == {"cpu"} or (X.device.type == "meta" and mask is None)
 
     def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        # a compiler accepts no branches that depend on data; `no` is right for every mask
-        return no() if torch.compiler.is_compiling() else super().choose(condition, yes, no)
+        # compilers and vmap accept no branches that depend on data; `no` is right for every mask
+        if torch.compiler.is_compiling() or are_transforms_active():
+            return no()
+        return super().choose(condition, yes, no)
 
     def run(self, call: LayerCall, *arrays: Any) -> tuple[Tensor, list[Tensor]]:
         return computed(functional.run_recurrent, torch, call, *arrays)

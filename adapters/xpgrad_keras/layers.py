@@ -86,12 +86,13 @@ def _computed(kernel: str, layer: Any, X: Any, initial_state: Any, mask: Any) ->
     states = list(initial_state) if isinstance(initial_state, list | tuple) else [initial_state]
     # a stateful layer overwrites its old states, which the gradient needs
     states = [ops.copy(h) if layer.stateful else h for h in states]
+    states = [_broadcast(h, X, 1) for h in states]
     call = call_of(kernel, layer)
     if mask is None:
         H_all, ends = _machine.run(call, X, weights, states, None)
         outputs = ops.flip(H_all, axis=1) if call.all_steps and layer.go_backwards else H_all
         return ends[0], outputs if call.all_steps else ends[0][:, None], ends
-    kept = kept_steps(mask, _machine)
+    kept = kept_steps(_broadcast(mask, X, 2) if len(mask.shape) == 2 else mask, _machine)
     H_all, ends = _machine.run(call, kept.in_front(X), weights, states, kept.lengths)
     start = states[0] if _machine.starts_at_state else ops.zeros_like(states[0])
     last = _machine.where((kept.lengths > 0)[:, None], ends[0], start)
@@ -103,6 +104,14 @@ def _computed(kernel: str, layer: Any, X: Any, initial_state: Any, mask: Any) ->
     outputs = kept.outputs(H_all, last, start, layer.go_backwards, zero)
     outputs = ops.flip(outputs, axis=1) if layer.go_backwards else outputs
     return outputs[:, -1], outputs, ends
+
+
+def _broadcast(array: Any, X: Any, axes: int) -> Any:
+    """Return a mask or a state with so many first axes of X, to which Keras broadcasts it."""
+    known, expected = tuple(array.shape[:axes]), tuple(X.shape[:axes])
+    if known == expected and None not in known:
+        return array
+    return ops.broadcast_to(array, (*ops.shape(X)[:axes], *array.shape[axes:]))
 
 
 @register_as_keras

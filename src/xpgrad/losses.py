@@ -312,7 +312,10 @@ class _CrossEntropy:
         if is_traced(label):
             return None
         try:
-            low, high = int(self.xp.min(label)), int(self.xp.max(label))
+            low, high = self.xp.min(label), self.xp.max(label)
+            if is_traced(low):  # known labels within a traced function
+                return None
+            low, high = int(low), int(high)
         except RuntimeError:
             return None  # under a transformation or a tracer
         return [low] * (low < 0) + [high] * (high >= C)

@@ -128,8 +128,12 @@ class MappedCall:
         """The inverse of `_joined`: the mapped axis, then the batch axis of each call."""
         if self._single:
             return x
-        batch = x.shape[axis] // max(self.size, 1)
-        return self._xp.reshape(x, (*x.shape[:axis], self.size, batch, *x.shape[axis + 1 :]))
+        return self._xp.reshape(x, (*x.shape[:axis], self.size, self._batch(), *x.shape[axis + 1 :]))
+
+    def _batch(self) -> int:
+        """The batch size of each call, also if there is no call."""
+        axes = zip(self.arrays, self._axes([*self.arrays]), strict=True)
+        return next(self._shape(name)[axis] for name, axis in axes if axis is not None)
 
     def _with_axis_in_front(self, wrt: Sequence[str] = ()) -> tuple[dict[str, Any], Attributes]:
         """The arrays of an elementwise kernel, all of one rank, and attributes that count the new axis."""
