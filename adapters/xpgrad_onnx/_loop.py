@@ -22,15 +22,15 @@ class Loop(OnnxLoop):
         self, M: Any, cond: Any, *states: Any, context: Any = None, attributes: Any = None, **options: Any
     ) -> tuple[Any, ...]:
         options.pop("body", None)
-        node: Any = self  # onnx gives it the body
-        count, condition, *names = node.body.input_names
+        own = vars(self)  # onnx sets these on each node
+        count, condition, *names = own["body"].input_names
         scanned: list[list[Any]] = [[] for _ in range(self.K)]
         step, goes_on = 0, cond is None or bool(cond)
         while goes_on and (M is None or step < M):
             number = np.asarray(step, dtype=np.int64 if M is None else M.dtype)
             given = {**(context or {}), count: number, condition: np.asarray(True)}
             given |= dict(zip(names, states, strict=True))
-            last, *results = node._run_body(given, attributes=attributes, **options)
+            last, *results = own["_run_body"](given, attributes=attributes, **options)
             states, goes_on = tuple(results[: self.N]), bool(last)
             for rows, result in zip(scanned, results[self.N :], strict=True):
                 rows.append(result)
