@@ -13,6 +13,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import xpgrad
 from backends import BACKENDS, UNCOMPILED
 from recurrent_cases import (
     LSTM,
@@ -207,3 +208,25 @@ def test_padding_reaches_nothing(operator: Operator, T: int, N: int, H: int, dat
         for field in one._fields:
             if getattr(one, field) is not None:
                 assert np.array_equal(getattr(one, field), getattr(two, field)), field
+
+
+@pytest.mark.parametrize("layout", ["scalars", "rows"])
+@pytest.mark.parametrize(("operator", "gates"), [("lstm", 4), ("gru", 3), ("rnn", 1)])
+@pytest.mark.parametrize("H", [1, 3])
+def test_weights_in_records(operator: str, gates: int, H: int, layout: str) -> None:
+    """Their elements or rows lie at no multiple of an element's size."""
+    rng = np.random.default_rng(0)
+
+    def field(*shape: int) -> np.ndarray:
+        kind = ("x", "f8") if layout == "scalars" else ("x", "f8", shape[-1:])
+        records = np.zeros(shape if layout == "scalars" else shape[:-1], [("label", "i1"), kind])
+        records["x"] = rng.normal(size=shape)
+        return records["x"]
+
+    arguments = field(3, 2, 2), field(1, gates * H, 2), field(1, gates * H, H)
+    results = []
+    for arrays in (arguments, [array.copy() for array in arguments]):
+        outputs, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays)
+        results.append([*outputs[:2], *(g for g in pullback(outputs[0]) if g is not None)])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)

@@ -305,7 +305,12 @@ def packed_product(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> Callable
 
 
 def _is_lined_up(x: np.ndarray) -> bool:
-    """Whether the elements of rows or of columns follow one another, and no axis runs backwards in memory."""
+    """Whether the elements of rows or of columns follow one another, and no axis runs backwards in memory.
+
+    Elements of a record's field may lie at no multiple of their size: such a matrix is not lined up.
+    """
+    if not x.flags.aligned or any(stride % x.itemsize for stride in x.strides):
+        return False
     return (x.itemsize in x.strides[-2:] or 1 in x.shape[-2:]) and min(x.strides[-2:]) >= 0
 
 
