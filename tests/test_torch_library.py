@@ -775,6 +775,15 @@ def test_operations_of_a_backward_alone():
     assert counts[0] == counts[1] > 0
 
 
+def test_a_checkpoint_under_a_mode():
+    """It lets saved tensors be read once."""
+    module, x = xpgrad_torch.Conv1d(3, 4, 3), torch.randn(2, 3, 9, requires_grad=True)
+    with FlopCounterMode(display=False):
+        torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False).square().sum().backward()
+    (expected,) = torch.autograd.grad(module(x).square().sum(), x)
+    torch.testing.assert_close(x.grad, expected)
+
+
 def test_operations_of_a_grouped_convolution():
     """Each output has the products of its group's channels, in every direction."""
     convolution, x = xpgrad_torch.Conv2d(6, 9, 3, groups=3), torch.randn(2, 6, 8, 8, requires_grad=True)

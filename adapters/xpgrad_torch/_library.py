@@ -138,7 +138,8 @@ class _ForwardOperator(_RegisteredOperator):
         kernel = self.kernel
         needed = dict(zip(kernel.operands, ctx.needs_input_grad, strict=True))
         wrt = [name for name in kernel.operands if needed[name]]
-        taken, kept = ctx.saved_tensors[: len(kernel.taken)], ctx.saved_tensors[len(kernel.taken) :]
+        saved = ctx.saved_tensors  # a checkpoint lets its tensors be read once
+        taken, kept = saved[: len(kernel.taken)], saved[len(kernel.taken) :]
         if any(map(was_written_to, kept)):
             again = self.call(*kernel.operands_of(taken), **ctx.attributes)
             kept = kernel.saved_of(_list(again))
