@@ -134,8 +134,9 @@ def _loop(call: Backward) -> Grads:
     graph, node = call.graph, call.node
     steps = _steps(node)
     names, inputs = reads(node), list(node.input)
-    outside = [n for n, w in zip(names[len(inputs) :], call.wanted[len(inputs) :], strict=True) if w]
-    outside = list(dict.fromkeys(outside))  # also an input of the node that the body reads by its outer name
+    # what the body reads by outer names, also an input of the node
+    read = zip(names[len(inputs) :], call.wanted[len(inputs) :], strict=True)
+    outside = list(dict.fromkeys(name for name, want in read if want))
     finals = [graph.output(node, k, f"state_{k}") for k in range(steps.states)]
     kept = _keep_states(graph, node, steps)
     length = _length(call, steps, kept)

@@ -302,8 +302,8 @@ def _rows(packing: PackedRows | None, flat: Sequence[Tensor]) -> Sequence[Tensor
 
 
 def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
-    """Tell whether the gradient is itself neither recorded nor part of a graph or a transformation."""
-    if is_recorded() or torch.is_grad_enabled() or are_transforms_active():
+    """Tell whether the gradient is itself neither part of a graph nor of a transformation."""
+    if torch.is_grad_enabled() or are_transforms_active():
         return False
     return not any(c is not None and is_of_older_vmap(c) for c in cotangents)
 
@@ -345,10 +345,10 @@ class _PlannedKernel(torch.autograd.Function):
             return (None,) * (count + 3)
         operands, kept = saved[:count], saved[count:]
         cotangents += (None,) * (len(template.kernel.cotangents) - template.count)
-        if not is_recorded():
+        recorded, grads = is_recorded(), None
+        if not recorded:
             kept = template.unchanged(kept, lambda: template.forward(ctx.lengths, operands, packing))
-        grads = None
-        if ctx.samples is None and not template.again and are_unseen(cotangents):
+        if ctx.samples is None and not (recorded or template.again) and are_unseen(cotangents):
             arrays = [*[saved[k] for k in template.taken], *kept]
             grads = _gradients(template, packing, arrays, cotangents, needed, ctx.lengths)
         if grads is None and packing is not None:
@@ -637,9 +637,9 @@ def _as_many_operators(
 
 def is_recorded() -> bool:
     """Tell whether a compiler, `torch.jit.trace`, a dispatch mode or `functionalize` records operators."""
-    if torch.compiler.is_compiling():
-        return True
-    return bool(count_dispatch_modes() or is_jit_tracing() or is_functionalized())
+    return bool(
+        torch.compiler.is_compiling() or count_dispatch_modes() or is_jit_tracing() or is_functionalized()
+    )
 
 
 def _is_differentiation_recorded() -> bool:

@@ -219,17 +219,15 @@ class StepTape:
     def _check_flags(self, function: str, values: Sequence[Any]) -> None:
         """Raise TypeError for a comparison that is used as a number, or a number as a comparison."""
         are_flags = [x.is_flag if isinstance(x, StepValue) else isinstance(x, bool) for x in values]
-        if function in _OF_FLAGS and not all(are_flags):
-            raise TypeError(f"{self.operator}: step has {function} of a number, expected comparisons")
-        if function not in (*_OF_FLAGS, "equal", "not_equal") and any(are_flags):
-            raise TypeError(
-                f"{self.operator}: step has {function} of a comparison, expected numbers: "
-                "xp.where(comparison, 1, 0) makes one"
-            )
-        if function in ("equal", "not_equal") and any(are_flags) and not all(are_flags):
-            raise TypeError(
-                f"{self.operator}: step has {function} of a comparison and a number, expected one kind"
-            )
+        problem = ""
+        if function in _OF_FLAGS:
+            problem = "" if all(are_flags) else "a number, expected comparisons"
+        elif function in ("equal", "not_equal"):
+            problem = "" if len({*are_flags}) == 1 else "a comparison and a number, expected one kind"
+        elif any(are_flags):
+            problem = "a comparison, expected numbers: xp.where(comparison, 1, 0) makes one"
+        if problem:
+            raise TypeError(f"{self.operator}: step has {function} of {problem}")
 
     def _call(self, function: str, *arguments: Any, is_flag: bool = False) -> StepValue:
         key = (function, *map(_identity, arguments))

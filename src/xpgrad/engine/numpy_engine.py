@@ -188,9 +188,8 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             strides = tuple([stride // size for stride in array.strides])
             if array.dtype != dtype or not array.size or not array.flags.aligned:
                 return None
-            if any(
-                stride < 0 for stride in strides
-            ):  # a reversed array: the call without a program takes longer
+            if any(stride < 0 for stride in strides):
+                # reversed: the call without a program takes longer than a copy
                 array = np.ascontiguousarray(array)
                 copies.append(array)
                 strides = tuple([stride // size for stride in array.strides])

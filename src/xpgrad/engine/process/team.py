@@ -42,9 +42,8 @@ class _Workers:
         with contextlib.suppress(RuntimeError):  # a limit on processes or memory; a later call tries again
             while len(self._started) < threads:
                 _thread.start_new_thread(self._serve, ())
-                self._started.append(
-                    None
-                )  # afterwards: an interrupt must not count a thread that is not there
+                # afterwards: an interrupt must not count a thread that is not there
+                self._started.append(None)
         for _ in range(min(threads, len(self._started))):
             self._todo.put(function)
 
