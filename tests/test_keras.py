@@ -535,14 +535,15 @@ def test_tensorflow_refuses_what_it_cannot():
     with pytest.raises(ValueError, match="jit_compile is True on TensorFlow"):
         tf.function(ours, jit_compile=True)(tf.constant(_input()))
     x = tf.constant(_input())
-    with pytest.raises(ValueError, match="second derivative"):  # noqa: PT012
+    for layer, error in ((ours, ValueError), (tf.function(ours), tf.errors.InvalidArgumentError)):
         with tf.GradientTape() as outer:
             outer.watch(x)
             with tf.GradientTape() as inner:
                 inner.watch(x)
-                y = tf.reduce_sum(ours(x))
+                y = tf.reduce_sum(layer(x))
             grad = inner.gradient(y, x)
-        outer.gradient(grad, x)
+        with pytest.raises(error, match="second derivative"):
+            outer.gradient(grad, x)
     model = keras.Sequential([layers.Input((T, I)), layers.SimpleRNN(3)])
     model.compile(loss="mse", jit_compile="auto")
     assert not xpgrad_keras.swap(model).jit_compile
@@ -593,7 +594,7 @@ def test_tensorflow_computes_the_gradients_that_are_asked_for(compiled, monkeypa
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")
 @pytest.mark.parametrize("kind", KINDS)
-def test_tensorflow_tapes_around_functions_and_loops(kind):
+def test_tensorflow_tapes_around_functions_loops_and_branches(kind):
     """A graph's own inputs may be watched from outside of it."""
     import tensorflow as tf
 
@@ -613,18 +614,22 @@ def test_tensorflow_tapes_around_functions_and_loops(kind):
         factors = tf.constant([1.0, 2.0, 3.0])
         return tf.reduce_sum(tf.scan(lambda h, a: stepped(layer, a * x, h), factors, initializer=x[:, 0]))
 
-    def gradients(function, layer, x):
-        with tf.GradientTape() as tape:
+    def in_a_branch(layer, x):
+        return tf.cond(tf.reduce_sum(x) < 1e9, lambda: once(layer, x), lambda: tf.reduce_sum(x))
+
+    def gradients(function, layer, x, persistent=False):
+        with tf.GradientTape(persistent=persistent) as tape:
             tape.watch(x)
             y = function(layer, x)
         return tape.gradient(y, [x, *layer.trainable_variables])
 
     theirs, ours = _pair(kind, units=I)
     x = tf.constant(_input())
-    for function in (once, in_a_loop, scanned):
+    for function in (once, in_a_loop, scanned, in_a_branch):
         expected = gradients(function, theirs, x)
         ways = {
             "around": lambda f: gradients(tf.function(f), ours, x),
+            "a persistent tape": lambda f: gradients(tf.function(f), ours, x, persistent=True),
             "within": lambda f: tf.function(gradients)(f, ours, x),
             "between": lambda f: tf.function(gradients)(tf.function(f), ours, x),
         }

@@ -7,6 +7,7 @@ asks Python for a program that does not exist yet.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -288,7 +289,10 @@ def _register() -> None:
     }  # fmt: skip
     functions = host_functions("tensorflow_kernel", native_kernel, signatures)
     process[positions(native_kernel.ProcessRecord).lend] = functions.lend.address
-    has_operation, has_kernel = registered(OPERATION)  # after an interrupt (Ctrl-C) of an earlier call
+    # an earlier call may have been interrupted (Ctrl-C)
+    with contextlib.suppress(KeyError):  # kernels have their gradients from tf.custom_gradient
+        tf.no_gradient(OPERATION)
+    has_operation, has_kernel = registered(OPERATION)
     if not has_operation:
         _declare(framework_library())
     if not has_kernel:

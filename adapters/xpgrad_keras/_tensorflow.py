@@ -84,12 +84,13 @@ def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) 
     tensors = {name: x for name in kernel.operands if (x := given.pop(name, None)) is not None}
     fixed = {}
     if (lengths := tensors.pop("sequence_lens", None)) is not None:
-        fixed["sequence_lens"] = tf.cast(lengths, tf.int64)
+        fixed["sequence_lens"] = _here(tf.cast(lengths, tf.int64))
+    names = [*tensors]
+    groups = [[names[number] for number in group] for group in wanted_together([*tensors.values()])]
+    tensors = {name: _here(x) for name, x in tensors.items()}
     seen = kernel.outputs[:wanted] if all_steps else kernel.outputs[1:wanted]
     # only the gradient reads these outputs of the forward, so they may be rows
     options = given | {"rows_of": [n for n in kernel.saved if n not in seen]}
-    names = [*tensors]
-    groups = [[names[number] for number in group] for group in wanted_together([*tensors.values()])]
 
     @tf.custom_gradient
     def recurrence(*values: Any) -> Any:
@@ -117,6 +118,11 @@ def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) 
     return [found.get(name) for name in kernel.outputs[:wanted]]
 
 
+def _here(x: Any) -> Any:
+    """A tensor of the graph that is being built: in a branch of tf.cond, a gradient may read no outer ones."""
+    return x if tf.executing_eagerly() else tf.identity(x)
+
+
 def _gradient(
     kernel: _Kernel, known: Mapping[str, Any], options: Mapping[str, Any], wrt: Sequence[str]
 ) -> dict[str, Any]:
@@ -129,16 +135,26 @@ def _gradient(
         grads = _applied(1, kernel, arrays, {**options, "wrt": wrt}, len(wrt))
         for grad, name in zip(grads, ordered, strict=True):
             grad.set_shape(known[name].shape if name in known else (1, None))
-        return grads, _refuse_second
+        return grads, functools.partial(_refuse_second, values)
 
     return dict(zip(ordered, gradient(*known.values()), strict=True))
 
 
-def _refuse_second(*cotangents: Any) -> Any:
-    raise ValueError(
-        "xpgrad_keras: a second derivative or forward mode is asked for on TensorFlow, expected a first one: "
-        "xpgrad_keras.unswap(model) has Keras' layers, which have more"
-    )
+_NO_SECOND = (
+    "xpgrad_keras: a second derivative or forward mode is asked for on TensorFlow, expected a first one: "
+    "xpgrad_keras.unswap(model) has Keras' layers, which have more"
+)
+
+
+def _refuse_second(operands: Sequence[Any], *cotangents: Any) -> list[Any]:
+    """Raise ValueError; in a graph, return gradients of the operands that raise an error when they are computed.
+
+    Around a function with a loop, a persistent tape prepares second derivatives that nobody asks for.
+    """
+    if tf.executing_eagerly():
+        raise ValueError(_NO_SECOND)
+    with tf.control_dependencies([tf.debugging.Assert(False, [_NO_SECOND])]):
+        return [tf.zeros([n or 1 for n in x.shape] if x.shape.rank else (), x.dtype) for x in operands]
 
 
 def _refuse_xla() -> None:
