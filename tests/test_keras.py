@@ -545,8 +545,11 @@ def test_tensorflow_refuses_what_it_cannot():
         with pytest.raises(error, match="second derivative"):
             outer.gradient(grad, x)
     model = keras.Sequential([layers.Input((T, I)), layers.SimpleRNN(3)])
-    model.compile(loss="mse", jit_compile="auto")
-    assert not xpgrad_keras.swap(model).jit_compile
+    for asked, before in ((True, True), (False, False)):
+        model.compile(loss="mse", jit_compile=asked)
+        assert model.jit_compile is before
+        assert not xpgrad_keras.swap(model).jit_compile
+        assert xpgrad_keras.unswap(model).jit_compile is before
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a matter of TensorFlow")

@@ -1,6 +1,7 @@
 """Everything that xpgrad_keras uses of Keras and TensorFlow beyond their documented interfaces."""
 
 import ctypes
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,8 +38,16 @@ def forget_compiled(model: Any) -> None:
     for name in ("train_function", "test_function", "predict_function"):
         if getattr(model, name, None) is not None:
             setattr(model, name, None)
-    if keras.backend.backend() == "tensorflow" and getattr(model, "_jit_compile", None) is not None:
+    if keras.backend.backend() == "tensorflow" and getattr(model, "_jit_compile", False):
+        _with_xla.add(model)
         model._jit_compile = None  # Keras asks the layers again whether XLA may compile them
+    elif model in _with_xla:
+        _with_xla.discard(model)
+        model._jit_compile = True
+
+
+_with_xla = weakref.WeakSet[Any]()
+"""Models that XLA compiled before a swap."""
 
 
 def wanted_together(tensors: Sequence[Any]) -> list[list[int]]:

@@ -119,7 +119,7 @@ def _recurrence(name: str, given: dict[str, Any], wanted: int, all_steps: bool) 
 
 
 def _here(x: Any) -> Any:
-    """A tensor of the graph that is being built: in a branch of tf.cond, a gradient may read no outer ones."""
+    """The tensor in the graph that is being built: a gradient in a branch of tf.cond may read no others."""
     return x if tf.executing_eagerly() else tf.identity(x)
 
 
@@ -147,7 +147,7 @@ _NO_SECOND = (
 
 
 def _refuse_second(operands: Sequence[Any], *cotangents: Any) -> list[Any]:
-    """Raise ValueError; in a graph, return gradients of the operands that raise an error when they are computed.
+    """Raise ValueError; in a graph, return gradients of the operands whose computation raises an error.
 
     Around a function with a loop, a persistent tape prepares second derivatives that nobody asks for.
     """
