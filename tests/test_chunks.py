@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import xpgrad
+from xpgrad._calls import families
 from xpgrad._recurrent.timeline import Timeline
 from xpgrad.engine.compiled import machine
 
@@ -21,7 +22,7 @@ def problem(operator, direction, lengths):
     return (*arrays, None if lengths is None else np.asarray(lengths), *states), cotangents, rng
 
 
-@pytest.mark.parametrize("rows", [1, 4, 9])
+@pytest.mark.parametrize("rows", [1, 4, 9, 26, 30])  # 26: the second chunk has no whole step
 @pytest.mark.parametrize("lengths", [None, [7, 3, 0, 5]])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(
@@ -46,9 +47,39 @@ def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):
     whole = pullback(*cotangents)
     monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(machine, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(families, "known", families.CallCache())  # programs keep their chunks
     for name, expected, actual in zip(whole._fields, whole, pullback(*cotangents), strict=True):
         if expected is not None:
             np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize("operator", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("cut", ["nothing", "lengths", "resets"])
+def test_one_step_of_many_rows(operator, rows, cut, monkeypatch):
+    arrays, cotangents, rng = problem(operator, "forward", None)
+    X, W, R, B, _, *states = arrays
+    given = {
+        "nothing": {},
+        "lengths": {"sequence_lens": np.array([1, 0, 1, 1])},
+        "resets": {"reset": np.array([[False, True, False, True]])},
+    }[cut]
+    if operator == "gru":
+        given["linear_before_reset"] = 1
+    monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(machine, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(families, "known", families.CallCache())
+
+    def gradients():
+        _, pullback = xpgrad.vjp(getattr(xpgrad, operator), X[:1], W, R, B, initial_h=states[0], **given)
+        return pullback(cotangents[0][:1], *cotangents[1:])
+
+    found = gradients()
+    with xpgrad.use_engine("standard"):
+        expected = gradients()
+    for name, a, b in zip(found._fields, found, expected, strict=True):
+        if b is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13, err_msg=name)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -111,18 +111,15 @@ class Planner:
         return [self._stage(level) for level in range(top, -1, -1)][::-1]
 
     def _stage(self, level: int) -> Stage:
-        own = [(place, value) for place, value in self._outputs if self._level_of(place, value) == level]
+        own = [(place, value) for place, value in self._outputs if self._level_of(value) == level]
         text = _Text(self, level)
         for place, value in own:
             text.write(place, value)
         return text.stage(f"{self.name}_{level}")
 
-    def _level_of(self, place: BufferBlock, value: Any) -> int:
-        """The level of an output; zeros are written with the first value of their buffer."""
-        if value is not None:
-            return self.level(value)
-        others = [self.level(v) for p, v in self._outputs if v is not None and p.buffer == place.buffer]
-        return min(others, default=0)
+    def _level_of(self, value: Any) -> int:
+        """The level of an output; zeros are written first: a product may read them before any other value."""
+        return 0 if value is None else self.level(value)
 
     def found(self, value: Any, level: int) -> BufferBlock | Sum | None:
         """The place from which a stage reads a value; None if the stage computes it."""

@@ -47,7 +47,8 @@ class GradientSums:
     def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
         """Chunks from last to first, each with memory for its cotangents, `width` columns wide."""
         engine, timeline = self.call.engine, self.direction.timeline
-        limit = None if self.per_sample else engine.chunk(width, like)
+        # a single step is not divided: even empty chunks behind it would add its products again
+        limit = None if self.per_sample or self.call.T == 1 else engine.chunk(width, like)
         chunks = list(timeline.chunks(limit))
         self._most = max(chunk.most for chunk in chunks)  # a single step may have more than the limit
         self._like = like

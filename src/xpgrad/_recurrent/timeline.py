@@ -452,7 +452,7 @@ class RecordedTimeline(RowOrder):
         self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk
     ) -> list[tuple[RowSlice, Recorded]] | None:
         """Which of several chunks has the first step is not known."""
-        if not self._is_full or self._schedule.resets or chunk.most < self.rows.most:
+        if not self._is_full or self._schedule.resets or not chunk.is_alone:
             return None
         N, later = self.batch, self._schedule.later * self.batch
         if self.reverse:

@@ -22,10 +22,12 @@ from unittest import mock
 import numpy as np
 
 import xpgrad
+from xpgrad._calls import families
 from xpgrad._elementwise.activation_formulas import ONNX_ACTIVATIONS
 from xpgrad._operators.axes import gradient_name, in_layout, shape_of
 from xpgrad._operators.declaration import DECLARED
 from xpgrad._operators.units import UNITS, Unit
+from xpgrad.engine.compiled import machine
 
 from .._testing.comparing import to_numpy
 from .._testing.thresholds import near, thresholds
@@ -64,6 +66,8 @@ class RandomCall(NamedTuple):
     layouts: Mapping[str, str] = {}
     resets: float | None = None
     """The share of steps with a reset; None for a call without `reset`."""
+    chunk: int | None = None
+    """The rows of a chunk of the backward loop, and programs of its own; None for the machine's."""
 
     def __str__(self) -> str:
         arrays = ", ".join(f"{n} {s} {self.layouts[n]}" for n, s in self.shapes.items())
@@ -72,6 +76,8 @@ class RandomCall(NamedTuple):
             more["sequence_lens"] = self.lengths
         if self.resets is not None:
             more["resets"] = f"{self.resets:.0%}"
+        if self.chunk is not None:
+            more["chunk"] = self.chunk
         options = ", ".join(f"{name}={value!r}" for name, value in more.items())
         return f"seed {self.seed}: {self.function} on {self.namespace} {self.dtype}: {arrays}; {options}"
 
@@ -102,7 +108,12 @@ def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
     layouts = {name: "plain" if rng.random() < plain else str(rng.choice(_LAYOUTS)) for name in drawn.shapes}
     has_resets = drawn.function in UNITS and rng.random() < 1 / 3
     resets = float(_pick(rng, [0.03, 0.3, 1.0])) if has_resets else None
-    return drawn._replace(seed=seed, namespace=namespace, dtype=dtype, layouts=layouts, resets=resets)
+    chunk = None
+    if drawn.function in UNITS and rng.random() < 0.5:
+        chunk = int(rng.integers(1, np.prod(drawn.shapes["X"][:2], dtype=int) + 2))
+    return drawn._replace(
+        seed=seed, namespace=namespace, dtype=dtype, layouts=layouts, resets=resets, chunk=chunk
+    )
 
 
 def _maybe(rng: np.random.Generator, shapes: _Shapes, **optional: tuple[int, ...]) -> None:
@@ -437,7 +448,7 @@ def _results_in_jax(
 
 def failure(call: RandomCall) -> str | None:
     """The first error of a call that is made three times with fresh numbers, or None."""
-    with in_threads(1 + call.seed % 3):
+    with in_threads(1 + call.seed % 3), _in_chunks(call.chunk):
         return next(filter(None, (_failure_of_turn(call, turn) for turn in range(3))), None)
 
 
@@ -454,6 +465,17 @@ def in_threads(count: int) -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _in_chunks(rows: int | None) -> Iterator[None]:
+    """A context with backward loops in chunks of so many rows, and with new programs."""
+    if rows is None:
+        yield
+        return
+    chunks = mock.patch.multiple(machine, CHUNK_ROWS=rows, _CHUNK_BYTES=1)
+    with chunks, mock.patch.object(families, "known", families.CallCache()):
+        yield
 
 
 def _failure_of_turn(call: RandomCall, turn: int) -> str | None:

@@ -126,7 +126,9 @@ class Schedule(Work):
             self._quantities += count * _CHUNK
         asked, largest = known[0], smaller(limit + self.batch, rows)
         begins = range(asked.quantities, asked.quantities + asked.most * _CHUNK, _CHUNK)
-        return [ScheduledChunk(self, begin, asked.spans, largest, reverse) for begin in begins]
+        chunks = [ScheduledChunk(self, begin, asked.spans, largest, reverse) for begin in begins]
+        chunks[0].is_alone = len(chunks) == 1
+        return chunks
 
     def cuts(self, parts: int, low: int, high: int) -> Address:
         """The table of cuts between threads, for the steps between two quantities."""
@@ -207,6 +209,8 @@ class ScheduledChunk:
     `base` is the first of the chunk's quantities, `table` the place of the steps from last to first in the
     schedule's tables. It has at most `most` rows. `reverse` says whether time runs backwards.
     """
+
+    is_alone = False  # the only chunk of all calls
 
     def __init__(self, schedule: Schedule, base: int, table: int, most: int, reverse: bool) -> None:
         all_rows, steps = schedule.steps * schedule.batch, schedule.steps
