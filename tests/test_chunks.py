@@ -57,7 +57,7 @@ def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("cut", ["nothing", "lengths", "resets"])
 def test_one_step_of_many_rows(operator, rows, cut, monkeypatch):
-    arrays, cotangents, rng = problem(operator, "forward", None)
+    arrays, cotangents, _rng = problem(operator, "forward", None)
     X, W, R, B, _, *states = arrays
     given = {
         "nothing": {},

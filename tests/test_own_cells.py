@@ -17,7 +17,7 @@ import xpgrad
 from own_cells import CELLS, SHARING, minimal_gated_unit
 from xpgrad import Cell
 from xpgrad.cells import activation, layer_norm, mean, sigmoid, with_pullback
-from xpgrad.testing import assert_close, cell_reference
+from xpgrad.testing import assert_close, cell_reference, check_cell
 from xpgrad_torch import run_cell
 
 ENGINES = ("compiled", "blocks", "standard")
@@ -686,3 +686,50 @@ def test_comparisons_of_comparisons() -> None:
         return xp.where(inside == (x_ := W.a(x) > 0), h, xp.where(x_, W.a(x), -h))
 
     Cell(step, W="a", name="flags").check()
+
+
+def _decided_by_a_block(xp, x, h, W, R):
+    """The block a of R has no gradient, and a mean makes a second stage."""
+    n = xp.tanh(W.n(x))
+    n = n - mean(xp, n * n)
+    return xp.where(R.a(h) > 0, n, 0.5 * h)
+
+
+def _with_a_gap(xp, x, h, W, R, v, gap):
+    return xp.tanh(W.n(x) + R.n(h * xp.exp(-xp.maximum(v.d * gap, 0.0))))
+
+
+def _with_a_product_of_an_input(xp, x, h, W, R, u):
+    return xp.tanh(W.n(x) + R.n(u) * h)
+
+
+def _with_a_mean_of_an_input(xp, x, h, W, R, u):
+    return xp.tanh(W.n(x) + R.n(h) * mean(xp, u))
+
+
+def _with_a_mean_as_a_state(xp, x, y, c, W):
+    y = xp.tanh(W.n(x) + y * c)
+    return y, mean(xp, y + c)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("step", "blocks"),
+    [
+        (_decided_by_a_block, {"W": "n", "R": "a"}),
+        (_with_a_gap, {"W": "n", "R": "n", "v": "d", "inputs": "gap"}),
+        (_with_a_product_of_an_input, {"W": "n", "R": "n", "inputs": "u"}),
+        (_with_a_mean_of_an_input, {"W": "n", "R": "n", "inputs": "u"}),
+        (_with_a_mean_as_a_state, {"W": "n"}),
+    ],
+)
+def test_check_passes_for_right_cells(step, blocks):
+    for seed in range(3):
+        check_cell(Cell(step, **blocks), seed=seed)
+
+
+def test_names_whose_results_would_have_no_name():
+    with pytest.raises(ValueError, match="inputs has 'H0', expected a name of no other argument"):
+        Cell(lambda xp, x, h, W, H0: xp.tanh(W.n(x) + H0 + h), W="n", inputs="H0", name="cell")
+    with pytest.raises(ValueError, match="the state '_h', expected a name without _ in front"):
+        Cell(lambda xp, x, _h, W: xp.tanh(W.n(x) + _h), W="n", name="cell")

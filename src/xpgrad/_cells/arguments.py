@@ -45,8 +45,9 @@ class CellArrays:
         self.arguments = ("X", *parameters, *inputs, *self.initial)
         self.gradient_operands = (*self.operands, *self.saved, *self.cotangents.values(), "sample_weight")
         known = ("X", *PARAMETERS, "sequence_lens", *self.initial, *self.saved, *_OPTIONS)
+        of_states = [gradient_name(state) for state in self.initial]
         for own in inputs:
-            if own in known or own in self.cotangents.values():
+            if own in (*known, *self.cotangents.values()) or gradient_name(own) in of_states:
                 raise ValueError(f"{name}: inputs has {own!r}, expected a name of no other argument")
         title = capital(name)
         self.result: Any = namedtuple(f"{title}Forward", (*over_time, *ends, *kept))  # type: ignore[misc]

@@ -103,6 +103,9 @@ def states_of(operator: str, function: Callable, inputs: Iterable[str] = ()) -> 
     states = tuple(name for name in names[2:] if name not in (*_WEIGHTS, *inputs))
     if not states:
         raise TypeError(f"{operator}: step has no state among ({', '.join(names)}), expected one or more")
+    for name in states:
+        if name.startswith("_"):
+            raise ValueError(f"{operator}: step has the state {name!r}, expected a name without _ in front")
     return states
 
 

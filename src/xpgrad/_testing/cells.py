@@ -149,12 +149,12 @@ def _over_sequences(
             for kind, array in given.items()
         }
         others = {
-            name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :]
+            name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :] + zeros
             for name, names in cell.inputs.items()
         }
         named = dict(zip(cell.states, states, strict=True))
         after = cell.step(own_xp, X[t, n, :], **named, **taken, **others)
-        return tuple(after) if isinstance(after, tuple | list) else (after,)
+        return tuple(zeros + state for state in (after if isinstance(after, tuple | list) else (after,)))
 
     padding = [zeros] * len(cell.states)
     over_time, ends = each_step(visit, begin, padding, T, lengths_of(sequence_lens, T, N), D, direction)
@@ -241,11 +241,11 @@ def check_cell(cell: Cell, *, seed: int = 0) -> None:
         arguments = {"X": rng.standard_normal((T, N, inputs))}
         for kind, count in counts.items():
             arguments[kind] = 0.7 * rng.standard_normal((D, count * H, *tails[kind]))
-        arguments |= {f"initial_{name}": rng.standard_normal((D, N, H)) for name in cell.carried}
         for number, (name, blocks) in enumerate(cell.inputs.items()):
             # an input without blocks has the width 1 in one call and H in another
             width = 1 if not blocks and (number + D) % 2 else max(1, len(blocks)) * H
             arguments[name] = rng.standard_normal((T, N, width))
+        arguments |= {f"initial_{name}": rng.standard_normal((D, N, H)) for name in cell.carried}
         options: dict[str, Any] = {"direction": direction, "sequence_lens": lengths}
         _check_cell_call(cell, arguments, options)
 

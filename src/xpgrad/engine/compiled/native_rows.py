@@ -137,7 +137,8 @@ def _formula(function: Callable[..., tuple], stage: FormulaStage, real: type[np.
 
     `function` takes traced numbers, and None for absent blocks. `real` is the type of the elements.
     """
-    wide = next(place for place in (*chain(*stage.inputs), *stage.outputs) if place and not place.of_row)
+    places = [place for place in (*chain(*stage.inputs), *stage.outputs) if place]
+    wide = next((place for place in places if not place.of_row), places[0])  # or all matrices have one column
 
     def of_blocks(*blocks: Any) -> Iterator[Any]:
         values = iter(blocks)
@@ -180,7 +181,7 @@ class _StageWriter:
         vectors = [place for place in self._used if not place.of_row]
         self._vectors = Vectors(emitter, vectors)
         self._matrices = {place.matrix: self._matrix(place.matrix) for place in self._used}
-        wide = vectors[0]
+        wide = (vectors or self._used)[0]
         self._width = self._builder.sdiv(self._number(wide.matrix + _ROWS.columns), _INT(wide.blocks))
         self._sums = {place: UnorderedSum(emitter) for place in stage.outputs if place and place.of_row}
 
