@@ -387,3 +387,31 @@ def test_outputs_without_a_graph_are_no_views(name, batch_first):
     y.add_(1)
     with torch.no_grad():
         layer(X[0])[0].detach_()
+
+
+@pytest.mark.parametrize(("name", "options"), [case for case in LAYER_CASES if case[1] != "states"])
+@pytest.mark.parametrize("shape", [(T, N, I), (T, 1, I), (T, I)], ids=["batch", "batch of one", "single"])
+def test_hooks_of_an_output_stay(name, options, shape):
+    """A view would lose them: PyTorch gives a view a new node when somebody writes to it."""
+    layer = LAYERS[name](I, H, **OPTIONS[options])
+    X = torch.randn(shape, requires_grad=True)
+    found = []
+    for writes in (False, True):
+        X.grad = None
+        torch.manual_seed(0)
+        y = layer(X)[0]
+        y.register_hook(lambda g: 3 * g)
+        y = y.add_(1) if writes else y + 1
+        y.square().sum().backward()
+        found.append(X.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_hooks_of_a_cell_stay():
+    for name, cell in CELLS.items():
+        calls = []
+        h = cell(I, H)(torch.randn(I, requires_grad=True))
+        h = h if name != "LSTMCell" else h[0]
+        h.register_hook(calls.append)
+        h.add_(1).sum().backward()
+        assert len(calls) == 1

@@ -123,6 +123,7 @@ REMOVED = {
     "add_older_batch": (torch, "_add_batch_dim"),
     "has_saved_tensors_hooks": (torch._C._autograd, "_top_saved_tensors_default_hooks"),
     "without_saved_hooks": (torch._C._autograd, "_pop_saved_tensors_default_hooks"),
+    "set_versions": (torch._C._autograd, "_unsafe_set_version_counter"),
     "is_differentiated": (torch._C._functorch, "get_interpreter_stack"),
     "is_functionalized": (torch._C._functorch, "get_interpreter_stack"),
     "register_autograd": (torch._library.autograd, "make_autograd_impl"),
@@ -159,6 +160,14 @@ def lstm_gradients() -> list[torch.Tensor]:
         return functional.relu(layer(X)[0]).square().sum()
 
     return [*torch.autograd.grad(loss(X), [X, *layer.parameters()]), torch.func.grad(loss)(X)]
+
+
+def test_layers_run_the_plain_way(plain, monkeypatch):
+    """A change of an output's shape counts as a write, after which the kernel runs again."""
+    expected = lstm_gradients()
+    monkeypatch.setattr(_recurrent, "set_versions", plain("set_versions"))
+    for ours, theirs in zip(lstm_gradients(), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["count_dispatch_modes", "are_transforms_active", "is_of_older_vmap"])

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad_torch._autocast import autocasts
-from xpgrad_torch._autograd import is_followed
 from xpgrad_torch._expanded import has_expanded
 from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import check_flag, is_single, type_of
@@ -20,8 +19,8 @@ from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import collecting
 from xpgrad_torch._overrides import are_replaceable, handed_over
 from xpgrad_torch._packing import PackedRows, are_rows_taken
-from xpgrad_torch._private import base_of, parameters_in
-from xpgrad_torch._recurrent import Recurrent, States, run_packed
+from xpgrad_torch._private import parameters_in
+from xpgrad_torch._recurrent import Recurrent, States, over_time, run_packed, turned
 
 _State = TypeVar("_State")
 _OF_PYTORCH = (
@@ -135,7 +134,8 @@ class OneLayer(Recurrent, nn.RNNBase):
             }
             results = self._run_kernel(operands, count + sequences, head)
         finals = results[1 : 1 + count]
-        return self._over_time([results[0], *results[1 + count : count + sequences]]), tuple(finals)
+        over_steps = [results[0], *results[1 + count : count + sequences]]
+        return tuple([over_time(x) for x in over_steps]), tuple(finals)
 
     def _run_rows(
         self, suffixes: Sequence[str], X: Tensor, packing: PackedRows, states: Sequence[Tensor]
@@ -146,12 +146,6 @@ class OneLayer(Recurrent, nn.RNNBase):
         given = {"X": X, **initial, LENGTHS: packing.lengths, **own}
         H_all, *finals = run_packed(self._KERNEL, given, packing, 1 + len(self._STATES))
         return (H_all,), tuple(finals)
-
-    def _over_time(self, sequences: Sequence[Tensor]) -> States:
-        """Return the kernel's sequences (T, D, N, width) as PyTorch's (T, N, D·width)."""
-        if self.bidirectional:
-            return tuple([x.transpose(1, 2).flatten(2) for x in sequences])
-        return tuple([_turned(x, "squeeze", 1) for x in sequences])
 
     def _masks(self, X: Tensor) -> dict[str, Tensor]:
         """Return a layer's masks by the names of the kernel's operands, for X (T, N, I).
@@ -248,11 +242,11 @@ class Layers(OneLayer, Generic[_State]):
         else:
             sequences, finals = self._run_layers(X, lengths, states)
         if single:
-            sequences = tuple(_turned(x, "squeeze", 1) for x in sequences)
-            finals = tuple(x.squeeze(1) for x in finals)
+            sequences = tuple(turned(x, "squeeze", 1) for x in sequences)
+            finals = tuple(turned(x, "squeeze", 1) for x in finals)
         elif self.batch_first:
-            sequences = tuple(_turned(x, "transpose", 0, 1) for x in sequences)
-        output, *more = self._unviewed(sequences)
+            sequences = tuple(turned(x, "transpose", 0, 1) for x in sequences)
+        output, *more = sequences
         return output, self._join(finals), *more
 
     def _state_shapes(self, *batch: int) -> list[tuple[int, ...]]:
@@ -293,18 +287,9 @@ class Layers(OneLayer, Generic[_State]):
             finals = tuple(state.index_select(1, unsorted_indices) for state in finals)
         output, *more = (
             PackedSequence(x if in_rows else packing.rows(x), batch_sizes, sorted_indices, unsorted_indices)
-            for x in self._unviewed(sequences)
+            for x in sequences
         )
         return output, self._join(finals), *more
-
-    def _unviewed(self, sequences: States) -> States:
-        """Return sequences that are no views, if FSDP has wrapped the module.
-
-        It gathers the weights in a hook of the output, which is lost if somebody writes to a view in place.
-        """
-        if not is_sharded(self):
-            return sequences
-        return tuple(x if base_of(x) is x else x.clone() for x in sequences)
 
     def _packed_resets(self, packed: PackedSequence, packing: PackedRows, reset: Any) -> Tensor | None:
         """Return the lengths of a packed input, with resets that are packed in the same way."""
@@ -405,12 +390,3 @@ def _dropout(X: Tensor, p: float, packing: PackedRows | None) -> Tensor:
     if packing is None or X.dim() == 2:
         return nn.functional.dropout(X, p)
     return packing.padded(nn.functional.dropout(packing.rows(X), p))
-
-
-def _turned(sequence: Tensor, change: str, *axes: int) -> Tensor:
-    """Return a kernel's result with other axes: itself where there is no graph, so no view, as PyTorch's.
-
-    PyTorch forbids writing in place to a view from a block without gradients.
-    """
-    is_free = not (torch.is_grad_enabled() or is_followed())
-    return getattr(sequence, f"{change}_" if is_free else change)(*axes)

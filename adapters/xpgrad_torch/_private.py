@@ -183,6 +183,12 @@ def version_of(x: Tensor) -> int | None:
     return None if x.is_inference() else getattr(x, "_version", None)
 
 
+# Set tensors' versions. The plain way leaves them: then `_kept` takes a change of shape for a write.
+set_versions: Callable[[Sequence[Tensor], Sequence[int]], Any] = _found(
+    "_C._autograd._unsafe_set_version_counter"
+) or (lambda tensors, versions: None)
+
+
 def base_of(x: Tensor) -> Tensor:
     """Return the tensor that x is a view of, or x. The plain way returns x."""
     base = getattr(x, "_base", None)

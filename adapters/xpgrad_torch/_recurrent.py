@@ -21,6 +21,7 @@ from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import TorchKernel, apply, apply_packed, call_again, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
+from xpgrad_torch._kept import without_views
 from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._lengths import LENGTHS, lengths_in_memory, lengths_tensor, name_lengths, with_resets
 from xpgrad_torch._library import registered
@@ -28,7 +29,7 @@ from xpgrad_torch._memory import apply_in_segments, check_save
 from xpgrad_torch._opacus import Sampled, hold, holder
 from xpgrad_torch._overrides import are_replaceable, as_plain, handed_over
 from xpgrad_torch._packing import PackedRows
-from xpgrad_torch._private import parameters_of
+from xpgrad_torch._private import base_of, parameters_of, set_versions, version_of
 from xpgrad_torch._programs import Head, find, head_of
 from xpgrad_torch._stacked import flattened, joined, stacked
 
@@ -81,6 +82,29 @@ def run_packed(
     operands, grad_only = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
     return apply_packed(kernel, operands, attributes, packing, wanted_outputs, **grad_only)
+
+
+def turned(result: Tensor, change: str, *axes: int) -> Tensor:
+    """Return a kernel's result with other axes, as no view.
+
+    A view loses its hooks, also FSDP's, if somebody writes to it, and in a block without gradients PyTorch
+    forbids such a write. The change keeps the result's version: it is no write of the caller's (`_kept`).
+    """
+    if is_followed() or base_of(result) is not result:
+        return getattr(result, change)(*axes)
+    version = version_of(result)
+    getattr(result, f"{change}_")(*axes)
+    if version is not None:
+        set_versions((result,), (version,))
+    return result
+
+
+def over_time(sequence: Tensor) -> Tensor:
+    """Return a kernel's sequence (T, D, N, width) as PyTorch's (T, N, D·width), as no view."""
+    if sequence.shape[1] == 1:
+        return turned(sequence, "squeeze", 1)
+    joined = sequence.transpose(1, 2).flatten(2)
+    return joined if is_followed() else without_views((joined,))[0]
 
 
 def _taken_out(kernel: TorchKernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -400,7 +424,7 @@ class CellModule(Recurrent, nn.RNNCellBase, Generic[_State]):
             self._check_input(input, read)
             named = dict(zip(("X", *self._STATE_OPERANDS), rows, strict=False))
             results = self._run_kernel({**named, **self._weights([""], read)}, head=head)
-        return [x.squeeze(0) for x in results] if single else results
+        return [turned(x, "squeeze", 0) for x in results] if single else results
 
     def _directions(self) -> int:
         return 0

@@ -15,6 +15,7 @@ from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._lengths import in_time_major, lengths_tensor, name_lengths, with_resets
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
+from xpgrad_torch._recurrent import over_time, turned
 
 
 def check_sizes(operator: str, input_size: Any, hidden_size: Any, heads: Any = 1) -> None:
@@ -133,11 +134,11 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
         except (TypeError, ValueError) as error:
             name_lengths(error, name)
             raise
-        output = sequence.transpose(1, 2).flatten(2)
+        output = over_time(sequence)
         if single:
-            output, finals = output.squeeze(1), tuple(state.squeeze(1) for state in finals)
+            output, finals = turned(output, "squeeze", 1), tuple(turned(x, "squeeze", 1) for x in finals)
         elif self.batch_first:
-            output = output.transpose(0, 1)
+            output = turned(output, "transpose", 0, 1)
         return output, finals if len(finals) > 1 else finals[0]
 
     def _input_names(self) -> tuple[str, ...]:
