@@ -343,6 +343,22 @@ def test_large_gates_stay_finite(forget: str, rng: np.random.Generator) -> None:
     assert (np.abs(outputs.H_all) <= 1 + 1e-12).all()
 
 
+@pytest.mark.parametrize("forget", ["sigmoid", "exp"])
+@pytest.mark.usefixtures("interpreted")
+def test_input_gates_that_are_small_at_the_start_and_after_a_reset(forget: str) -> None:
+    """There n = 0, and the other exponent may be above 0."""
+    W = np.asarray([-100.0, 45.0, 1.0, 0.0]).reshape(1, 4, 1)
+    X, R, reset = np.ones((4, 1, 1)), np.full((1, 4, 1), 0.1), np.asarray([[False], [False], [True], [False]])
+    found = []
+    for dtype in (np.float32, np.float64):
+        arrays = [x.astype(dtype) for x in (X, W, R)]
+        outputs, pullback = xpgrad.vjp(xpgrad.slstm, *arrays, forget=forget, reset=reset)
+        grads = pullback(grad_H_all=np.ones_like(outputs.H_all))
+        found.append([outputs.H_all, *grads[:3]])
+    for low, high in zip(*found, strict=True):
+        np.testing.assert_allclose(low, high, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.usefixtures("interpreted")
 def test_attention_at_its_ends(rng: np.random.Generator) -> None:
     operands = operands_of("augru", 1, rng)

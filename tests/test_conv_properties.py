@@ -49,6 +49,17 @@ def test_per_sample_is_one_sample_at_a_time(name: str, backend: Backend) -> None
         assert_close(grads.dB[n, ...], alone.dB, rtol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["auto", "pointwise"])
+@pytest.mark.parametrize(("size", "options"), [((7, 7), {}), ((1,), {"strides": 3})])
+def test_per_sample_of_kernels_that_cover_an_image(method, size, options, rng: np.random.Generator) -> None:
+    X, W, dY = rng.normal(size=(2, 3, *size)), rng.normal(size=(4, 3, *size)), rng.normal(size=(2, 4))
+    dY = dY.reshape(2, 4, *(1 for _ in size))
+    dW = xpgrad.conv_grad(dY, X, W, method=method, per_sample=True, **options).dW
+    for n in range(2):
+        alone = xpgrad.conv_grad(dY[n : n + 1], X[n : n + 1], W, **options).dW
+        np.testing.assert_allclose(dW[n], alone, rtol=1e-12, atol=1e-14)
+
+
 def test_per_sample_of_a_transposed_convolution(backend: Backend, rng: np.random.Generator) -> None:
     shapes = {"X": (3, 4, 5, 4), "W": (4, 3, 3, 2), "dY": (3, 6, 11, 8)}
     here = backend.arrays({name: rng.standard_normal(shape) for name, shape in shapes.items()}, "float64")

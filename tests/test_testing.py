@@ -480,3 +480,11 @@ def test_check_vjp_refuses_what_silently_becomes_float32():
     wrong = pytest.raises(TypeError, match="tanh: X became float32 where float64 was asked for")
     with wrong, pytest.warns(UserWarning, match="truncated to dtype float32"):
         check_vjp(jnp.tanh, lambda dY, X: dY * (1 - jnp.tanh(X) ** 2), x, operator="tanh")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64, bool])
+def test_differences_of_integers_do_not_wrap_around(dtype):
+    low, high = np.zeros(1, dtype), np.asarray([-128 if dtype is np.int8 else 1], dtype)
+    assert relative_error(low, high) == relative_error(high, high + low) + 1.0
+    with pytest.raises(AssertionError):
+        assert_close(low, high, atol=0.5)

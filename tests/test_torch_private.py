@@ -13,7 +13,7 @@ from torch import nn
 
 import xpgrad
 import xpgrad_torch
-from xpgrad_torch import _autograd, _kept, _private, functional
+from xpgrad_torch import _autograd, _kept, _private, _recurrent, functional
 
 ADAPTERS = Path(xpgrad_torch.__file__).parents[1]
 GETTERS = {"getattr", "setattr", "hasattr", "delattr"}

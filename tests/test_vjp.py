@@ -273,8 +273,31 @@ def test_out_of_kernels_of_one_output(rng: np.random.Generator) -> None:
     before = out.copy()
     assert_close(pullback(dY), xpgrad.silu_grad(dY, X), rtol=0)
     assert_close(out, before, rtol=0)
-    with pytest.raises(ValueError, match=r"vjp: out is an input, expected another array"):
-        xpgrad.vjp(xpgrad.silu, X, out=X)
+    for same in (X, X[:], X[:2]):
+        with pytest.raises(ValueError, match=r"vjp: out is an input, or shares its memory, expected another"):
+            xpgrad.vjp(xpgrad.silu, X, out=same)
+    assert_close(xpgrad.vjp(xpgrad.silu, X[:1], out=X[1:2])[0], xpgrad.silu(X[:1]), rtol=0)
+
+
+def test_out_that_shares_memory_of_tensors(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    memory = torch.from_numpy(rng.normal(size=(4, 3))).to(torch.bfloat16)
+    with pytest.raises(ValueError, match="shares its memory"):
+        xpgrad.vjp(xpgrad.silu, memory[:2], out=memory[1:3])
+    xpgrad.vjp(xpgrad.silu, memory[:2], out=memory[2:])
+
+
+def test_pullbacks_keep_what_they_were_given(rng: np.random.Generator) -> None:
+    """Iterators are not used up, and later changes of the caller's lists have no effect."""
+    X, W, R = (rng.normal(size=s) for s in [(4, 2, 3), (1, 20, 3), (1, 20, 5)])
+    wrt, activations = ["X"], ["Sigmoid", "Tanh", "Tanh"]
+    outputs, pullback = xpgrad.vjp(xpgrad.lstm, X, W, R, wrt=wrt, activations=activations)
+    expected = pullback(outputs.H_all).dX
+    wrt[0], activations[0] = "R", "Relu"
+    assert_close(pullback(outputs.H_all).dX, expected, rtol=0)
+    _, pullback = xpgrad.vjp(xpgrad.lstm, X, W, R, wrt=(name for name in ["X"]))
+    for _ in range(2):
+        assert_close(pullback(outputs.H_all).dX, expected, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -527,6 +527,10 @@ class _Sums:
 
     def _own_weight_gradients(self, dY: Any, X: Any) -> Any:
         """Each sample's dW, (n * O, C / group, *kernel): the gradient with groups for each sample."""
+        if self.geometry.is_one_product:  # with groups it is none
+            xp, n = self._engine.xp, X.shape[0]
+            products = xp.reshape(dY, (n, -1, 1)) * xp.reshape(X, (n, 1, -1))
+            return xp.reshape(products, (-1, *self.geometry.weight_shape[1:]))
         geometry, xp = replace(self.geometry, batch=X.shape[0]).per_sample(), self._engine.xp
         dY, X = xp.reshape(dY, geometry.output_shape), xp.reshape(X, geometry.input_shape)
         return self._sum("weight_gradient", geometry, geometry.weight_shape, dY, X)

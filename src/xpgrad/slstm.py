@@ -80,7 +80,8 @@ def _step(xp: Any, c: Any, n: Any, m: Any, gates: Any, forget: str) -> tuple:
     zi, zf, zz, zo = gates
     kept = m + (_log_sigmoid(xp, zf) if forget == "sigmoid" else zf)
     m = xp.where(n == 0.0, zi, xp.maximum(zi, kept))
-    i, f = xp.exp(zi - m), xp.exp(kept - m)
+    # for n = 0 the second exponent may be above 0; its bound keeps f c from being inf times 0
+    i, f = xp.exp(zi - m), xp.exp(xp.minimum(kept - m, 80.0))
     c, n = f * c + i * xp.tanh(zz), f * n + i
     return sigmoid(xp, zo) * (c / n), c, n, m
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
-from array_api_compat import array_namespace, is_array_api_obj
+import numpy as np
+from array_api_compat import array_namespace, is_array_api_obj, is_torch_array
 
 from xpgrad import activations, losses, softmax
 from xpgrad._operators.arguments import check_cotangents
@@ -107,11 +108,32 @@ class _One(NamedTuple):
     Y: Any
 
 
-def _as_they_are(lengths: Any) -> Any:
-    """A copy of lengths or resets: the caller may change the original before the pullback runs."""
-    if is_array_api_obj(lengths):
-        return array_namespace(lengths).asarray(lengths, copy=True)
-    return copy.copy(lengths)
+def _as_they_are(name: str, value: Any) -> Any:
+    """A copy of what the caller may change, or use up, before a pullback runs; the value for an operand."""
+    if name == "wrt" and isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(value)
+    if name in ("sequence_lens", "reset") and is_array_api_obj(value):
+        return array_namespace(value).asarray(value, copy=True)
+    return copy.copy(value) if isinstance(value, list) else value
+
+
+def _share_memory(out: Any, x: Any) -> bool:
+    """Whether two arrays are one, or two of NumPy or PyTorch may share elements."""
+    if isinstance(out, np.ndarray) and isinstance(x, np.ndarray):
+        return np.may_share_memory(out, x)
+    if is_torch_array(out) and is_torch_array(x) and out.device.type == x.device.type == "cpu":
+        (begin, end), (x_begin, x_end) = _bytes_of(out), _bytes_of(x)
+        return begin < x_end and x_begin < end
+    return out is x
+
+
+def _bytes_of(tensor: Any) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and behind its last one."""
+    begin = tensor.data_ptr()
+    if not tensor.numel():
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
 
 
 # --- for type checkers: a kernel's result, or its parameters, identify it -----------------------------------
@@ -280,13 +302,13 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     except TypeError as error:
         raise TypeError(f"vjp: {fn.__name__}: {error}") from None
     out = arguments.get("out")
-    if out is not None and any(out is value for name, value in arguments.items() if name != "out"):
+    if out is not None and any(_share_memory(out, x) for name, x in arguments.items() if name != "out"):
         raise ValueError(
-            "vjp: out is an input, expected another array: the gradient needs the old values of the input"
+            "vjp: out is an input, or shares its memory, expected another array: the gradient needs the old "
+            "values of the input"
         )
-    for name in ("sequence_lens", "reset"):
-        if name in arguments:
-            arguments[name] = _as_they_are(arguments[name])
+    for given in (arguments, options):
+        given |= {name: _as_they_are(name, value) for name, value in given.items()}
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}

@@ -151,8 +151,8 @@ def differences_of(actual: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray,
     """Absolute differences, infinite where only one value is finite; the largest magnitude of `desired`."""
     if actual.shape != desired.shape:
         raise AssertionError(f"shape {actual.shape}, expected {desired.shape}")
-    if desired.dtype == bool:
-        actual, desired = actual.astype(int), desired.astype(int)
+    if desired.dtype.kind in "biu":  # differences of small integers wrap around
+        actual, desired = actual.astype(np.float64), desired.astype(np.float64)
     finite = np.isfinite(desired)
     same = np.where(np.isnan(desired), np.isnan(actual), actual == desired)
     comparable = finite & np.isfinite(actual)

@@ -18,7 +18,7 @@ def slstm_step(
     zi, zf, zz, zo = (getattr(W, g)(x) + getattr(R, g)(h) + getattr(v, g) for g in "ifzo")
     kept = m + (xp.log(sigmoid(xp, zf)) if forget == "sigmoid" else zf)
     m = xp.where(n == 0, zi, xp.where(kept > zi, kept, zi))
-    i, f = xp.exp(zi - m), xp.exp(kept - m)
+    i, f = xp.exp(zi - m), xp.exp(xp.where(kept - m < 80, kept - m, 80.0))
     c, n = f * c + i * xp.tanh(zz), f * n + i
     return sigmoid(xp, zo) * c / n, c, n, m
 
