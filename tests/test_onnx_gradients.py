@@ -1103,3 +1103,75 @@ def test_an_output_whose_gradient_is_asked_for() -> None:
     with pytest.raises(ValueError, match="gradient_model: h is an output, expected other names in wrt"):
         gradient_model(model, ["h"])
     gradient_model(model, ["h"], loss="y")
+
+
+def test_random_numbers_in_a_branch_are_refused() -> None:
+    """The gradient would draw others."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        g (float[8] x, bool c) => (float[8] y) <float r = {0.5}, bool t = {MODE}> {
+            y = If (c) <then_branch = a () => (float[8] s) { s = Dropout(x, r, t) },
+                        else_branch = b () => (float[8] u) { u = Identity(x) }>
+        }"""
+    with pytest.raises(ValueError, match="Dropout has a place in a branch or body"):
+        gradient_model(parser.parse_model(text.replace("MODE", "1")), ["x"])
+    gradient_model(parser.parse_model(text.replace("MODE", "0")), ["x"])
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("opset", [16, 18])
+def test_half_precision_counts_many_elements(op_type: str, opset: int) -> None:
+    """Float16 ends at 65504."""
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float16[300, 300] x) => (float16 y) {{ y = {op_type} <keepdims = 0> (x) }}"""
+    )
+    evaluator = ReferenceEvaluator(gradient_model(model, ["x"], "y"), new_ops=operators())
+    (grad,) = evaluator.run(["x_grad"], {"x": np.zeros((300, 300), np.float16)})
+    np.testing.assert_allclose(grad, np.full((300, 300), 1 / 90000), rtol=1e-2)
+
+
+def test_older_versions_of_resize() -> None:
+    """They place elements at multiples of the scale."""
+    model = parser.parse_model(
+        """<ir_version: 4, opset_import: ["": 10]>
+        g (float[1, 1, 4, 3] x) => (float[1, 1, 2, 3] y) <float[4] s = {1, 1, 0.5, 1}> {
+            y = Resize <mode = "nearest"> (x, s)
+        }"""
+    )
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 4, 3)
+    evaluator = ReferenceEvaluator(gradient_model(model, ["x"], "y"), new_ops=operators())
+    y, grad = evaluator.run(["y", "x_grad"], {"x": x})
+    np.testing.assert_array_equal(y, x[:, :, ::2])
+    np.testing.assert_array_equal(grad[0, 0, :, 0], [1, 0, 1, 0])
+
+
+def test_resize_with_sizes_and_empty_scales() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 13]>
+        g (double[1, 1, 4, 4] x) => (double[1, 1, 8, 8] y) <float[0] e = {}, int64[4] s = {1, 1, 8, 8}> {
+            y = Resize <mode = "linear"> (x, e, e, s)
+        }"""
+    )
+    evaluator = ReferenceEvaluator(gradient_model(model, ["x"], "y"), new_ops=operators())
+    (grad,) = evaluator.run(["x_grad"], {"x": np.ones((1, 1, 4, 4))})
+    np.testing.assert_allclose(grad, np.full((1, 1, 4, 4), 4.0))
+
+
+def test_einsum_with_a_broadcast_letter() -> None:
+    x, z = draw(1), draw(3, seed=1)
+    model = build([node("Einsum", "x z", "y", equation="i,i->i")], {"x": x, "z": z}, "y", {})
+    training = gradient_model(model, ["x", "z"])
+    evaluator = ReferenceEvaluator(training, new_ops=operators())
+    dx, dz = evaluator.run(["x_grad", "z_grad"], {"x": x, "z": z, "y_grad": np.ones(3)})
+    np.testing.assert_allclose(dx, [z.sum()])
+    np.testing.assert_allclose(dz, np.full(3, x[0]))
+
+
+def test_inputs_that_their_type_cannot_hold() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]>
+        g (float[2] x, int32 n) => (float[2] y) { a = Cast <to = 1> (n)  y = Mul(a, x) }"""
+    )
+    with pytest.raises(ValueError, match=r"inputs\['n'\] has values that int32 lacks"):
+        gradient_model(model, ["x"], inputs={"n": 3_000_000_000})
+    gradient_model(model, ["x"], inputs={"n": 3_000_000})

@@ -206,7 +206,7 @@ SMALL = "g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { p = Mul(w, x)  y
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimizer": "adam"}, r"optimizer is 'adam', expected one of sgd, momentum, adamw"),
+        ({"optimizer": "adam"}, r"optimizer is 'adam', expected one of 'sgd', 'momentum', 'adamw'"),
         ({"momentum": 0.5}, r"momentum is no number of sgd, expected one of weight_decay"),
         ({"optimizer": "adamw", "beta1": 1.0}, r"beta1 is 1.0, expected at least 0 and less than 1"),
         ({"weight_decay": -1}, r"weight_decay is -1.0, expected a finite number of at least 0"),
@@ -269,3 +269,38 @@ def test_docstring() -> None:
 
     module = importlib.import_module("xpgrad_onnx._training")
     assert doctest.testmod(module).failed == 0
+
+
+def test_values_go_by_their_place_and_not_by_their_names() -> None:
+    """Constants of the model are called as the optimizer's arrays, or as if they were."""
+    text = """<ir_version: 10, opset_import: ["": 22]>
+    g (float[n, 2] x) => (float[n, 2] y) <float[2] w = {1, 2}> {
+        step = Constant <value = int64 {5}> ()  w_mean = Constant <value = float[2] {7, 7}> ()  y = Mul(x, w)
+    }"""
+    model = onnx.parser.parse_model(text)
+    values = initial_values(model, training_model(model, "mse", optimizer="adamw"))
+    assert [*values] == ["w", "w_mean", "w_square", "step"]
+    assert values["step"] == 0
+    np.testing.assert_array_equal(values["w_mean"], [0, 0])
+    model = onnx.parser.parse_model(
+        text.replace("y = Mul(x, w)", "y = Mul(x, w_velocity)").replace(
+            "float[2] w =", "float[2] w_velocity ="
+        )
+    )
+    training = training_model(model, "mse")
+    np.testing.assert_array_equal(initial_values(model, training)["w_velocity"], [1, 2])
+    model.graph.initializer[0].name = "other"
+    with pytest.raises(ValueError, match="model has no parameter 'w_velocity'"):
+        initial_values(model, training)
+
+
+def test_a_constant_of_a_list_is_a_parameter() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[n, 2] x) => (float[n, 2] y) {
+            b = Constant <value_floats = [1.0, 2.0]> ()  y = Mul(x, b)
+        }"""
+    )
+    np.testing.assert_array_equal(initial_values(model, training_model(model, "mse"))["b"], [1, 2])
+    changed = with_parameters(model, {"b": np.asarray([3, 4], np.float32)})
+    (y,) = onnx.reference.ReferenceEvaluator(changed).run(None, {"x": np.ones((1, 2), np.float32)})
+    np.testing.assert_array_equal(y, [[3, 4]])

@@ -11,8 +11,8 @@ from onnx import helper
 
 from xpgrad_onnx._graph import Graph, attributes_of
 from xpgrad_onnx._reverse import Parts, accumulate, path, total
-from xpgrad_onnx._rules.table import Backward, Grads, rule
-from xpgrad_onnx._scopes import reads, rename_inputs, subgraphs
+from xpgrad_onnx._rules.table import Backward, Grads, refuse, rule
+from xpgrad_onnx._scopes import RANDOM, all_nodes, reads, rename_inputs, subgraphs
 
 
 @rule("If")
@@ -49,6 +49,7 @@ def run_again(inner: Graph, body: onnx.GraphProto, inputs: Sequence[str] = ()) -
     """Append a copy of a body's nodes, with these inputs; return the new names of their results."""
     nodes = []
     names = {value.name: name for value, name in zip(body.input, inputs, strict=True)}
+    _check_nothing_is_drawn(inner, body)
     for node in body.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
@@ -58,6 +59,19 @@ def run_again(inner: Graph, body: onnx.GraphProto, inputs: Sequence[str] = ()) -
     rename_inputs(nodes, names)
     inner.nodes.extend(nodes)
     return names
+
+
+def _check_nothing_is_drawn(graph: Graph, body: onnx.GraphProto) -> None:
+    """Raise ValueError for random numbers, which the gradient would draw anew."""
+    for node in all_nodes(body.node):
+        if node.op_type not in RANDOM or node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type == "Dropout":
+            mode = node.input[2] if len(node.input) > 2 else ""
+            known = graph.value(mode) if mode else np.asarray(False)
+            if known is not None and not known.any():
+                continue
+        raise refuse(node, "a place in a branch or body, which the gradient runs again", "a place outside")
 
 
 def _rename(inner: Graph, node: onnx.NodeProto, names: dict[str, str]) -> None:

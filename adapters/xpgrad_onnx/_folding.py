@@ -74,6 +74,8 @@ def _fix(graph: onnx.GraphProto, name: str, value: Any) -> None:
     if info is None:
         known = ", ".join(i.name for i in graph.input)
         raise ValueError(f"gradient_model: inputs has {name!r}, expected inputs of the model: {known}")
+    if info.type.WhichOneof("value") != "tensor_type":
+        raise ValueError(f"gradient_model: inputs has {name!r}, which is no tensor, expected tensors")
     tensor = info.type.tensor_type
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     array = np.asarray(value)
@@ -89,7 +91,11 @@ def _fix(graph: onnx.GraphProto, name: str, value: Any) -> None:
     graph.input.remove(info)
     for old in [t for t in graph.initializer if t.name == name]:
         graph.initializer.remove(old)
-    graph.initializer.append(numpy_helper.from_array(array.astype(dtype), name))
+    with np.errstate(all="ignore"):
+        taken = array.astype(dtype)
+    if np.any(taken != array) if dtype.kind in "iu" else np.any(np.isfinite(array) & ~np.isfinite(taken)):
+        raise ValueError(f"gradient_model: inputs[{name!r}] has values that {dtype} lacks, expected others")
+    graph.initializer.append(numpy_helper.from_array(taken, name))
 
 
 def _correct_outputs(model: onnx.ModelProto) -> None:

@@ -165,7 +165,7 @@ def _counts(call: NodeCall, axis: int, read: np.ndarray) -> np.ndarray:
     size = call.inputs["X"].shape[2 + axis]
     if not call.attributes.get("count_include_pad"):
         return (read >= 0) & (read < size)
-    if call.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    if call.attributes.get("auto_pad", "NOTSET").startswith("SAME"):
         return np.ones(read.shape, dtype=bool)
     pads = call.attributes.get("pads", [0] * 2 * (axis + 1))
     return read < size + pads[len(pads) // 2 + axis]  # not the places that ceil_mode adds

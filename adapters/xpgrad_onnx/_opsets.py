@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx
-from onnx import version_converter
+from onnx import helper, version_converter
 
 from xpgrad_onnx._scopes import all_nodes
 
@@ -11,6 +11,7 @@ _OLDEST = 7  # the oldest opset that onnx's converter and the rules know
 _NEEDED = 13  # the first version with the axes of ReduceSum, Squeeze and Unsqueeze as an input
 _WANTED = 16  # the first version of ScatterElements with addition
 _NEW_SCAN = 9  # the first version of Scan without a batch axis
+_NEW_RESIZE = 11  # the first version of Resize with a choice of positions
 _TARGET = 18  # the first version with the axes of every reduction as an input
 
 
@@ -48,7 +49,18 @@ def converted(model: onnx.ModelProto) -> onnx.ModelProto:
             f"gradient_model: the model's opset is {version}, expected {_NEEDED} or later, and onnx's "
             f"converter stops: {reason}"
         ) from error
+    if version < _NEW_RESIZE:
+        _keep_positions(newer)
     return newer
+
+
+def _keep_positions(model: onnx.ModelProto) -> None:
+    """Give the nodes of Resize the meaning of older versions, which the converter drops."""
+    for node in all_nodes(model.graph.node):
+        if node.op_type == "Resize" and node.domain in ("", "ai.onnx"):
+            known = {attribute.name for attribute in node.attribute}
+            older = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            node.attribute.extend(helper.make_attribute(k, v) for k, v in older.items() if k not in known)
 
 
 def _forget_no_sizes(model: onnx.ModelProto) -> None:

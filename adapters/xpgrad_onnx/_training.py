@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from xpgrad._operators.arguments import check_choice
 from xpgrad._operators.optimizer_formulas import OPTIMIZERS
 from xpgrad_onnx import _namespace as xp
 from xpgrad_onnx._arguments import check_mapping, check_model, check_words, optimizer_number
 from xpgrad_onnx._arrays import GraphArray, Scope, used
+from xpgrad_onnx._folding import constant_of
 from xpgrad_onnx._gradient import gradient_model
 from xpgrad_onnx._opsets import opset_of
 from xpgrad_onnx._scopes import fresh, name_results, nested_names, set_nodes
@@ -96,8 +98,7 @@ def training_model(
     >>> trained = with_parameters(model, {"w": values["w"]})
     """
     operator = "training_model"
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"{operator}: optimizer is {optimizer!r}, expected one of {', '.join(OPTIMIZERS)}")
+    check_choice(operator, "optimizer", optimizer, list(OPTIMIZERS))
     kind = OPTIMIZERS[optimizer]
     for name in numbers:
         if name not in kind.numbers:
@@ -239,14 +240,13 @@ def initial_values(model: onnx.ModelProto, training: onnx.ModelProto) -> dict[st
             f"initial_values: training has the outputs {', '.join(made) or 'none'} after the first, expected "
             f"names that end with {_NEW}, as from training_model"
         )
-    known = _tensors(model)
+    known, parameters = _tensors(model), _parameters_of(made)
     inputs = {value.name: value.type.tensor_type for value in training.graph.input}
-    kept = tuple(f"_{name}" for optimizer in OPTIMIZERS.values() for name in optimizer.kept)
     values = {}
     for name in (output.removesuffix(_NEW) for output in made):
-        if name in known:
+        if name in parameters and name in known:
             values[name] = numpy_helper.to_array(known[name])
-        elif name != _STEP and not name.endswith(kept):
+        elif name in parameters:
             raise ValueError(
                 f"initial_values: model has no parameter {name!r}, expected every parameter of training"
             )
@@ -255,6 +255,20 @@ def initial_values(model: onnx.ModelProto, training: onnx.ModelProto) -> dict[st
             shape = [d.dim_value for d in tensor.shape.dim]
             values[name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return values
+
+
+def _parameters_of(made: Sequence[str]) -> list[str]:
+    """The parameters among a step's results: each stands before what the optimizer keeps for it."""
+    names = [name.removesuffix(_NEW) for name in made]
+    for optimizer in sorted(OPTIMIZERS.values(), key=lambda optimizer: -len(optimizer.kept)):
+        parameters = names[: -1 if optimizer.counts else None : 1 + len(optimizer.kept)]
+        expected = [name for p in parameters for name in (p, *(f"{p}_{k}" for k in optimizer.kept))]
+        if names == expected + [_STEP] * optimizer.counts:
+            return parameters
+    raise ValueError(
+        f"initial_values: training has the outputs {', '.join(made)}, expected an optimizer's, as "
+        "from training_model"
+    )
 
 
 def constant_model(values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -321,6 +335,9 @@ def with_parameters(model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.M
     check_mapping("with_parameters", "values", values)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if (tensor := constant_of(node)) is not None:  # a list of numbers has no place for a tensor
+            node.attribute[0].CopyFrom(helper.make_attribute("value", tensor))
     tensors = _tensors(copy)
     for name, value in values.items():
         if name not in tensors:
@@ -343,6 +360,7 @@ def _tensors(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """The initializers, and the values of `Constant` nodes by their outputs' names."""
     found = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
-        if node.op_type == "Constant":
-            found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        if (tensor := constant_of(node)) is not None:
+            attribute = node.attribute[0]
+            found[node.output[0]] = attribute.t if attribute.name == "value" else tensor
     return found

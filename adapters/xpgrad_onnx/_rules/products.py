@@ -133,7 +133,11 @@ def _einsum(call: Backward) -> Grads:
         spread = "..." if "..." in "".join(letters) else ""  # axes along which an operand may be broadcast
         own = term.replace("...", "")
         grad = graph.op("Einsum", *operands, equation=f"{','.join(letters)}->{spread}{own}")
-        grads.append(_of_shape(graph, node, grad, X, term) if spread else grad)
+        if spread:
+            grad = _of_shape(graph, node, grad, X, term)
+        elif 1 in graph.shapes.get(X, ()):  # such an axis may be broadcast
+            grad = graph.summed_to(grad, None, X)
+        grads.append(grad)
     return grads
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx
 
+from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._rules.table import Backward, Grads, rule
 from xpgrad_onnx._terms import Term
 
@@ -51,8 +52,13 @@ def _reduce(call: Backward) -> Grads:
         return [(dY * _SLOPES[node.op_type](X, Y)).name]
     if node.op_type == "ReduceProd":
         return [(dY * _other_factors(X, axes)).name]
-    hits = X.of("Equal", Y).of("Cast", to=graph.kind)  # equal extremes share the cotangent
-    return [(dY * hits / hits.sum(axes)).name]
+    hits = X.of("Equal", Y).of("Cast", to=_of_counts(graph))  # equal extremes share the cotangent
+    return [(dY.of("Cast", to=_of_counts(graph)) * hits / hits.sum(axes)).of("Cast", to=graph.kind).name]
+
+
+def _of_counts(graph: Graph) -> int:
+    """The type of counts: float16 ends at 65504."""
+    return onnx.TensorProto.DOUBLE if graph.kind == onnx.TensorProto.DOUBLE else onnx.TensorProto.FLOAT
 
 
 def _of_no_axes(call: Backward) -> str:
@@ -65,8 +71,11 @@ def _of_no_axes(call: Backward) -> str:
 def spread_mean(call: Backward, dY: Term) -> str:
     """The cotangent of a mean, for each of its elements."""
     X, Y = call.term(call.node.input[0]), call.term(call.node.output[0])
-    count = X.of("Size").of("Div", Y.of("Size"))
-    return (dY / count.of("Cast", to=call.graph.kind)).of("Expand", X.of("Shape")).name
+    graph = call.graph
+    one, kind = graph.constant(1), _of_counts(graph)
+    count = X.of("Size").of("Div", Y.of("Size").of("Max", one))  # an empty batch has no means
+    mean = (dY.of("Cast", to=kind) / count.of("Cast", to=kind)).of("Cast", to=graph.kind)
+    return mean.of("Expand", X.of("Shape")).name
 
 
 def _other_factors(X: Term, axes: str) -> Term:

@@ -160,7 +160,9 @@ def _resize(call: Backward) -> Grads:
     before, after = graph.shapes[X], graph.shapes.get(node.output[0], (None,) * rank)
     attributes["extrapolation_value"] = 0.0
     dX = call.term(call.dY)
-    scales = graph.value(call.input(2)) if call.input(2) else np.ones(len(axes))
+    scales = graph.value(call.input(2)) if call.input(2) else None
+    if call.input(3):
+        scales = np.ones(len(axes))  # they may be an empty tensor
     for place, axis in enumerate(axes):
         is_scaled = scales is None or scales[place] != 1  # to the same size too, as by 1.3
         if isinstance(before[axis], int) and before[axis] == after[axis] and not (call.input(1) or is_scaled):
