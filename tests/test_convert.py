@@ -303,3 +303,31 @@ def flax_cell(**more: dict) -> dict:
 def test_nothing_is_lost(arguments, message):
     with pytest.raises(ValueError, match=f"convert: {message}"):
         convert(*arguments)
+
+
+@pytest.mark.parametrize(("operator", "target"), [("rnn", "keras"), ("gru", "flax"), ("gru", "equinox")])
+def test_gradients_of_pytorch_whose_biases_differ_by_rounding(operator, target):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.manual_seed(0)
+    layer = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU}[operator](8, 16)
+    layer(torch.randn(20, 4, 8))[0].square().sum().backward()
+    grads = {name: p.grad for name, p in layer.named_parameters()}
+    options = {"linear_before_reset": 1} if operator == "gru" else {}
+    xpgrad.convert(operator, grads, "torch", target, gradients=True, **options)
+    grads["bias_ih_l0"] = 1.01 * grads["bias_ih_l0"]
+    with pytest.raises(ValueError, match="biases differ"):
+        xpgrad.convert(operator, grads, "torch", target, gradients=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("operator", "parameters", "source"),
+    [
+        ("rnn", {"B": np.arange(7.0)}, "onnx"),
+        ("lstm", {"W": np.ones((4, 3)), "B": np.arange(9.0)}, "onnx"),
+        ("lstm", {"B": np.asarray(3.0)}, "onnx"),
+        ("lstm", {"kernel": np.ones((3, 8)), "bias": np.ones((5, 2, 8))}, "keras"),
+    ],
+)
+def test_biases_of_no_rule(operator, parameters, source):
+    with pytest.raises(ValueError, match=r"convert: (B|bias) has shape"):
+        xpgrad.convert(operator, parameters, source, "torch")

@@ -285,6 +285,15 @@ def test_out_that_shares_memory_of_tensors(rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match="shares its memory"):
         xpgrad.vjp(xpgrad.silu, memory[:2], out=memory[1:3])
     xpgrad.vjp(xpgrad.silu, memory[:2], out=memory[2:])
+    xpgrad.vjp(xpgrad.silu, memory[:, :1], out=memory[:, 1:2])  # between each other
+    own = rng.normal(size=(4, 6))
+    xpgrad.vjp(xpgrad.silu, own[:, :3], out=own[:, 3:])
+
+
+def test_masks_of_lengths_are_refused(rng: np.random.Generator) -> None:
+    X, W, R = (rng.normal(size=s) for s in [(4, 2, 3), (1, 20, 3), (1, 20, 5)])
+    with pytest.raises(TypeError, match="lstm: sequence_lens is a MaskedArray"):
+        xpgrad.vjp(xpgrad.lstm, X, W, R, sequence_lens=np.ma.array([4, 3], mask=[0, 1]))
 
 
 def test_pullbacks_keep_what_they_were_given(rng: np.random.Generator) -> None:

@@ -281,6 +281,12 @@ def _read_biases(
         check_shape(_CONVERT, names[1], second, f"as {names[0]}", first.shape)
         return [first, second]
     bias = given[names[0]]
+    count = len(layout.gates) * (1 if layout.stacked else 2)
+    if bias.ndim == 0 or bias.shape[-1] % count:
+        raise ValueError(
+            f"convert: {names[0]} has shape {tuple(bias.shape)}, expected a last size that is a multiple of "
+            f"{count}"
+        )
     if not layout.stacked:
         return _cell_layouts.blocks(bias, 2, -1)
     weight = given.get(layout.input, given.get(layout.recurrent))
@@ -290,6 +296,11 @@ def _read_biases(
             "expected one of them to tell one bias vector from two"
         )
     axes_in_front = weight.ndim - 2
+    if bias.ndim not in (axes_in_front + 1, axes_in_front + 2):
+        raise ValueError(
+            f"convert: {names[0]} has shape {tuple(bias.shape)}, expected {axes_in_front + 1} axes, or one "
+            "more for two vectors"
+        )
     if bias.ndim == axes_in_front + 2:
         check_shape(_CONVERT, names[0], bias, "2, rows", (*bias.shape[:-2], 2, bias.shape[-1]))
         return [bias[..., 0, :], bias[..., 1, :]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj, is_torch_array
 
 from xpgrad import activations, losses, softmax
-from xpgrad._operators.arguments import check_cotangents
+from xpgrad._operators.arguments import check_array, check_cotangents
 from xpgrad._operators.gradient_rules import RULES, GradientRule
 from xpgrad._operators.types import A, Array, MaybeNone, Wanted
 from xpgrad.activations import PReLUGrads
@@ -118,22 +119,26 @@ def _as_they_are(name: str, value: Any) -> Any:
 
 
 def _share_memory(out: Any, x: Any) -> bool:
-    """Whether two arrays are one, or two of NumPy or PyTorch may share elements."""
-    if isinstance(out, np.ndarray) and isinstance(x, np.ndarray):
-        return np.may_share_memory(out, x)
-    if is_torch_array(out) and is_torch_array(x) and out.device.type == x.device.type == "cpu":
-        (begin, end), (x_begin, x_end) = _bytes_of(out), _bytes_of(x)
-        return begin < x_end and x_begin < end
-    return out is x
+    """Whether two arrays are one, or two of NumPy or PyTorch share elements, as far as NumPy finds out."""
+    if out is x:
+        return True
+    a, b = _in_numpy(out), _in_numpy(x)
+    try:
+        return a is not None and b is not None and np.shares_memory(a, b, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
 
 
-def _bytes_of(tensor: Any) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and behind its last one."""
-    begin = tensor.data_ptr()
-    if not tensor.numel():
-        return begin, begin
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * tensor.element_size()
+def _in_numpy(array: Any) -> np.ndarray | None:
+    """An array's elements as NumPy's, whatever their dtype; None for other memory."""
+    if isinstance(array, np.ndarray):
+        return array
+    if not is_torch_array(array) or array.device.type != "cpu" or str(array.layout) != "torch.strided":
+        return None
+    size, strides = array.element_size(), array.stride()
+    count = sum((n - 1) * stride for n, stride in zip(array.shape, strides, strict=True)) + 1
+    memory: Any = (ctypes.c_char * (size * count if array.numel() else 0)).from_address(array.data_ptr())
+    return np.ndarray(tuple(array.shape), f"V{size}", memory, 0, tuple(size * stride for stride in strides))
 
 
 # --- for type checkers: a kernel's result, or its parameters, identify it -----------------------------------
@@ -307,6 +312,9 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
             "vjp: out is an input, or shares its memory, expected another array: the gradient needs the old "
             "values of the input"
         )
+    for name in ("sequence_lens", "reset"):
+        if isinstance(arguments.get(name), np.ndarray):  # a copy of a masked array has no mask to complain of
+            check_array(fn.__name__, name, arguments[name])
     for given in (arguments, options):
         given |= {name: _as_they_are(name, value) for name, value in given.items()}
     outputs = fn(**arguments)

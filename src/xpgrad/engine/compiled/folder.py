@@ -43,6 +43,7 @@ def _sources() -> str:
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "*_tiles.py",
         "vector_code.py", "matrix.py", "formula.py", "translate.py", "llvm_code.py", "machine_code.py",
+        "memory.py", "guard.py", "foreign.py",
     )  # fmt: skip
     modules = sorted(Path(__file__).parents[1].rglob("*.py"))
     is_copied = re.compile("|".join(map(fnmatch.translate, patterns))).match
