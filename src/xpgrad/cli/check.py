@@ -34,6 +34,7 @@ from array_api_compat import array_namespace
 
 import xpgrad
 from xpgrad.engine.process import guard
+from xpgrad.engine.process.settings import jit_enabled, thread_count
 
 from .._cases.case import Array, Arrays, Case, KernelCases, Oracle
 from .._cases.kernels import KERNELS
@@ -335,9 +336,10 @@ def _problem(args: argparse.Namespace) -> str | None:
         beyond = [name for name in given if name not in (main, *others)]
         if main in given and beyond:
             return f"--{main} goes without --{beyond[0]}"
-    for name in ("seed", "lengths"):
-        if getattr(args, name) not in (None, False) and args.random is None:
-            return f"--{name} goes with --random"
+    needed = {"seed": "random", "lengths": "random", "interpreter": "peers", "write": "peers"}
+    for name, main in needed.items():
+        if getattr(args, name) not in (None, False) and getattr(args, main) in (None, False):
+            return f"--{name} goes with --{main}"
     return unwritable("--write", Path(args.write)) if args.write else None
 
 
@@ -351,9 +353,11 @@ def run(args: argparse.Namespace) -> int:
     if problem:
         message(f"check: {problem}")
         return 2
+    for setting in (jit_enabled, thread_count):  # a wrong environment variable is no fault of a kernel
+        setting()
     if args.guard:
         guard.on = True
-    if args.peers or args.write or args.interpreter:
+    if args.peers:
         return int(tool("xpgrad_peers.command", "check --peers").run_peers(KERNELS, args))
     if args.random is not None:
         return run_random(args.random, args.seed or 0, args.lengths)

@@ -24,9 +24,14 @@ _READABLE = 14  # characters that a column of text needs
 _LOG_LINES = 10  # lines in a log that cannot be redrawn
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody watches the stream; None is a closed one."""
+    return stream is not None and stream.isatty()
+
+
 def _rich_console(stream: TextIO) -> Any:
     """A console of rich, if the stream is a terminal and rich is installed."""
-    if not stream.isatty():
+    if not _is_terminal(stream):
         return None
     try:
         from rich.console import Console
@@ -60,7 +65,7 @@ def table(
     console = _rich_console(sys.stdout)
     # rich folds columns of text
     least = (w if r or console is None else min(w, _READABLE) for w, r in zip(widths, right, strict=True))
-    if sys.stdout.isatty() and sum(least) + 3 * len(widths) + 1 > shutil.get_terminal_size().columns:
+    if _is_terminal(sys.stdout) and sum(least) + 3 * len(widths) + 1 > shutil.get_terminal_size().columns:
         print("\n".join(_paragraphs(title, columns, texts, right, footer)), flush=True)
         return
     if console is None:
@@ -119,7 +124,7 @@ def _paragraphs(
 
 def paragraph(text: str, indent: str = "") -> None:
     """Print text. A terminal gets wrapped lines; the second and later ones begin with `indent`."""
-    if sys.stdout.isatty():
+    if _is_terminal(sys.stdout):
         width = shutil.get_terminal_size().columns
         text = "\n".join(
             textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
@@ -165,7 +170,7 @@ class Progress(Generic[T]):
                 bar.update(task, advance=1, note=self._note)
 
     def _plain(self, stream: TextIO) -> Iterator[T]:
-        live = stream.isatty()
+        live = _is_terminal(stream)
         drawn, done, due = 0.0, 0, 1.0
         for done, item in enumerate(self._iterable, start=1):
             yield item

@@ -56,7 +56,7 @@ def _assignment(text: str) -> tuple[str, Any]:
         numbers = []
     if not name or not equals or not numbers:
         raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE with a number, such as sr=16000")
-    whole = [int(number) if number == int(number) else number for number in numbers]
+    whole = [int(number) if number.is_integer() else number for number in numbers]
     return name, np.asarray(whole if "," in value else whole[0])
 
 

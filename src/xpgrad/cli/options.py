@@ -21,7 +21,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.folder import cache_folder, make, write
 
-from .console import Progress
+from .console import Progress, message
 
 __all__ = ["Times", "kept", "measure", "stated"]
 
@@ -89,9 +89,13 @@ def measure(machine: str) -> Times:
         bar.note(option.name)
         command = [sys.executable, "-m", "xpgrad.cli.options", option.arrays]
         done = subprocess.run(
-            command, env=os.environ | option.variables, capture_output=True, text=True, check=True
+            command, env=os.environ | option.variables, capture_output=True, text=True, check=False
         )
-        rows[option.name] = json.loads(done.stdout)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no error's text"])[-1]
+            message(f"{option.name} cannot be measured: {reason}")
+        else:
+            rows[option.name] = json.loads(done.stdout)
     times = Times(machine, rows)
     with contextlib.suppress(OSError):  # the folder is not writable
         make(_file().parent)

@@ -77,23 +77,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _problem() -> str | None:
     """Why nothing can be compiled, or None."""
-    from xpgrad.engine.process.settings import has_sources, jit_enabled
+    from xpgrad.engine.process.settings import has_sources, jit_enabled, wants_jit
 
     if jit_enabled():
         from xpgrad.engine.compiled.folder import cache_folder, place
 
         _, problem, mend = place()
         return problem and f"nothing can be kept in {cache_folder()} ({problem}). {mend}"
-    if os.environ.get("XPGRAD_JIT") == "0":
-        return "XPGRAD_JIT=0 turns compiling off"
+    word = os.environ.get("XPGRAD_JIT", "")
+    if not wants_jit(word):
+        return f"XPGRAD_JIT={word} turns compiling off"
     if not has_sources():
         return "xpgrad's source files are missing, so nothing is compiled"
     return "llvmlite is not installed, so nothing is compiled; the extra 'fast' brings it"
 
 
 def _kept(folder: Path) -> set[Path]:
-    """The cache's files."""
-    return {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
+    """The cache's files of code."""
+    return {path for path in folder.rglob("*.o") if path.is_file()} if folder.is_dir() else set()
 
 
 def _compile(args: argparse.Namespace) -> tuple[dict[tuple[str, str, str], float], list[str]]:

@@ -52,7 +52,7 @@ def _needed(name: str) -> Any:
     """An optional module."""
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         raise NotImplementedError(f"{name} is not installed") from error
 
 

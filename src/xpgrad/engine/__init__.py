@@ -156,7 +156,7 @@ def _adapter(name: str) -> Adapter | None:
     """The engine of an entry point, made once; None if its framework is not installed."""
     try:
         adapter: Adapter = _entries()[name].load()()
-    except ImportError:
+    except (ImportError, OSError):  # a library that the framework needs may be missing
         return None
     _by_type.update(dict.fromkeys(adapter.array_types, adapter))
     return adapter

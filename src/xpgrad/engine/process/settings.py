@@ -14,6 +14,9 @@ _WORDS = {
 }
 
 
+_MOST_THREADS = 1 << 16
+
+
 def jit_enabled() -> bool:
     """Whether formulas are compiled: ``XPGRAD_JIT`` allows it, llvmlite and our source files are there."""
     return wants_jit(_variable("XPGRAD_JIT")) and _has_compiler()
@@ -56,8 +59,10 @@ def has_sources() -> bool:
 def thread_count() -> int:
     """The number of threads: ``XPGRAD_NUM_THREADS``, or else one per core."""
     if chosen := _variable("XPGRAD_NUM_THREADS"):
-        if not (chosen.strip().isdecimal() and int(chosen)):
-            raise ValueError(f"XPGRAD_NUM_THREADS is {chosen!r}, expected a whole number of at least 1")
+        if not (chosen.strip().isdecimal() and 0 < int(chosen) <= _MOST_THREADS):
+            raise ValueError(
+                f"XPGRAD_NUM_THREADS is {chosen!r}, expected a whole number from 1 to {_MOST_THREADS}"
+            )
         return int(chosen)
     return schedulable_cores()
 
