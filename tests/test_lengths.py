@@ -150,3 +150,12 @@ def test_modules_and_functions_of_the_adapter() -> None:
         for wrong in ([2, 0, 5], [2, -1, 4], [2, 0, 10**30], [2, 0], [[2], [0], [4]][:2]):
             with pytest.raises((ValueError, TypeError), match=r"(sequence_lens|lengths).*expected"):
                 call(wrong)
+
+
+def test_lengths_of_two_axes_are_no_resets():
+    X, W, R = np.ones((4, 3, 2)), np.ones((1, 16, 2)), np.ones((1, 16, 4))
+    with pytest.raises(ValueError, match=r"lstm: sequence_lens has shape \(3, 5\), expected \(N,\)"):
+        xpgrad.lstm(X, W, R, sequence_lens=np.ones((3, 5), dtype=np.int64))
+    for layout in (np.ones(5), True, 2):
+        with pytest.raises(ValueError, match="lstm: layout is "):
+            xpgrad.lstm(X, W, R, reset=np.ones((4, 3), dtype=bool), layout=layout)

@@ -117,6 +117,12 @@ class TracedKernel:
         return getattr(self.compute, "__self__", None)
 
 
+def _check_rank_of_lengths(operator: str, lengths: Any) -> None:
+    """Raise ValueError unless lengths have one axis: with two they would be lengths with resets."""
+    if getattr(lengths, "ndim", 1) != 1:
+        raise ValueError(f"{operator}: sequence_lens has shape {tuple(lengths.shape)}, expected (N,)")
+
+
 def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
     """Return the operation's result, from a program where there is one.
 
@@ -138,6 +144,8 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
         arguments |= foreign.options
         arrays |= foreign.arrays
     try:
+        if foreign is PLAIN:
+            _check_rank_of_lengths(operator, arrays.get("sequence_lens"))
         if reset is not None:
             lengths, layout = arrays["sequence_lens"], arguments["layout"]
             arrays["sequence_lens"] = with_resets(operator, arrays["X"], lengths, reset, layout)

@@ -42,8 +42,8 @@ def are_booleans(operator: str, reset: Any) -> bool:
 
 def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) -> Any:
     """The lengths with resets (T, N), in layout 1 (N, T); unchanged if `reset` is None."""
-    if reset is None or getattr(X, "ndim", 0) != 3 or layout not in (0, 1):  # errors that are found later
-        return lengths
+    if reset is None or getattr(X, "ndim", 0) != 3 or type(layout) is not int or layout not in (0, 1):
+        return lengths  # errors that are found later
     T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
     check_reset(operator, reset, are_booleans(operator, reset), T, N, layout)
     if engines.is_traced(reset) or (lengths is not None and engines.is_traced(lengths)):
