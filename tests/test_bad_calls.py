@@ -159,3 +159,8 @@ def test_as_a_script() -> None:
         env=os.environ | {"XPGRAD_JIT": "0"},
     )  # fmt: skip
     assert "0 of 50 errors say too little; accepted:" in run.stdout
+
+
+@pytest.mark.parametrize(("x", "beta"), [(1.7e308, 10.0), (-1.7e308, -10.0)])
+def test_softplus_does_not_overflow(x: float, beta: float) -> None:
+    assert xpgrad.softplus(np.asarray([x]), beta=beta)[0] == x

@@ -451,3 +451,14 @@ def test_ten_threads_at_once_in_turns_with_numpy_and_torch(rng: np.random.Genera
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("lengths", [[], [np.int8(1), np.uint64(2), 3], np.asarray([1, 2, 3], dtype=">i4")])
+def test_lengths_of_any_integers(lengths):
+    X, W, R = (
+        np.ones((4, len(lengths), 3), np.float32),
+        np.ones((1, 16, 3), np.float32),
+        np.ones((1, 16, 4), np.float32),
+    )
+    found = xpgrad_jax.lstm(jnp.asarray(X), jnp.asarray(W), jnp.asarray(R), sequence_lens=lengths)[0]
+    np.testing.assert_allclose(found, xpgrad.lstm(X, W, R, sequence_lens=lengths).H_all, rtol=1e-5, atol=1e-6)

@@ -80,12 +80,17 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
     if lengths is None or isinstance(lengths, jax.core.Tracer):
         return lengths
     known = np.asarray(lengths)
+    if isinstance(lengths, list | tuple) and getattr(X, "ndim", 0) == 3:  # integers of any types, or none
+        own = check_lengths(operator, lengths, X.shape[0 if layout else 1], X.shape[1 if layout else 0])
+        known = np.asarray(own, dtype=np.int32)
     if known.dtype.kind not in "iu":
         raise TypeError(f"{operator}: sequence_lens has dtype {known.dtype}, expected an integer dtype")
     if getattr(X, "ndim", 0) == 3:
         T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
         (check_with_resets if has_resets(known) else check_lengths)(operator, known, N, T)
-    return jnp.asarray(lengths)
+    if isinstance(lengths, jax.Array):
+        return lengths
+    return jnp.asarray(known.astype(known.dtype.newbyteorder("=")))
 
 
 def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:

@@ -2,7 +2,8 @@
 
 Each function is one formula, evaluated in one pass. The formula is in the table of `activation_formulas`,
 which recurrent operators use too, or in this module. At a kink the slope is PyTorch's. Values and slopes at
--inf and inf are their limits; NaN propagates.
+-inf and inf are their limits, unless a parameter is 0. The value at NaN is NaN; a slope that has two values,
+as relu's, has one of them there.
 """
 
 from __future__ import annotations

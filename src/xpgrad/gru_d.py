@@ -70,9 +70,10 @@ class GRUDGrads(NamedTuple, Generic[AnyArray]):
     dX, ddelta : array, shape (T, N, I)
         0 past a sequence's end; dX is 0 where nothing was observed. The mask has no gradient.
     dW, dR, ddecay_x, ddecay_h, dB : array
-        Of the parameters, with their shapes; with ``per_sample=True`` they have a batch axis in front.
-    dmean : array, shape (I,)
-        With ``per_sample=True`` (N, I).
+        Of the parameters, with their shapes; with ``per_sample=True`` they have a batch axis in front, with
+        ``"norm"`` they are norms (N, D).
+    dmean : array, shape (D, I)
+        With ``per_sample=True`` (N, D, I), with ``"norm"`` (N, D).
     dH0 : array, shape (D, N, H)
         Of the initial state.
     """

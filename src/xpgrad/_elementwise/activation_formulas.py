@@ -10,7 +10,8 @@ At a kink the slope is PyTorch's. At 0 it is 0 for relu, alpha for leaky_relu an
 branch's slope for elu, selu and celu. It is 0 for hard_sigmoid and hard_tanh at both ends and for
 thresholded_relu at the threshold, and 0 and 1 for hard_swish at its lower and upper end.
 
-At -inf and inf values and slopes are their limits, even if the formula reads 0 times inf.
+At -inf and inf values and slopes are their limits, even if the formula reads 0 times inf, unless a
+parameter is 0.
 
 References
 ----------
@@ -169,7 +170,9 @@ def softsign_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: A
 def scaled_softplus(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
     """Softplus of scale beta; x itself if beta x is above alpha: PyTorch's beta and threshold."""
     u = beta * x
-    return xp.where(u > alpha, x, softplus(xp, u, alpha, beta) / beta)
+    # max(u, 0) / beta without u, which may overflow
+    above = xp.where(u < 0.0, xp.zeros_like(x), x)
+    return xp.where(u > alpha, x, above + xp.log1p(exp_minus_abs(xp, u)) / beta)
 
 
 def scaled_softplus_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:

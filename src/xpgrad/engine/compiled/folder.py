@@ -99,7 +99,11 @@ def make(folder: Path) -> None:
     If ``XPGRAD_CACHE_DIR`` names the folder, others can read it: it may be filled for them.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(0o755 if os.environ.get("XPGRAD_CACHE_DIR") else 0o700, exist_ok=True)
+    if folder.is_dir():
+        return
+    folder.mkdir(0o700, exist_ok=True)
+    if os.environ.get("XPGRAD_CACHE_DIR"):
+        folder.chmod(0o755)
 
 
 def write(path: Path, content: bytes) -> None:
