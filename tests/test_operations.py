@@ -235,3 +235,22 @@ def test_torch_tensors(steps):
     result = make(GradLSTMCellInputOp, 3)(*tensors, **saved)
     assert isinstance(result, torch.Tensor)
     np.testing.assert_allclose(result.numpy(), gradients[3], rtol=1e-10)
+
+
+def test_sizes_are_compared_with_the_operation_s_own(rng):
+    x, h, c = rng.normal(size=(2, 3)), rng.normal(size=(2, 4)), rng.normal(size=(2, 4))
+    W, R, gates = rng.normal(size=(16, 3)), rng.normal(size=(16, 4)), rng.uniform(size=(2, 16))
+
+    def run(hidden_size, gates):
+        operation = GradLSTMCellInputOp(hidden_size, 0, 9, (1, 2), "Float64", (2, 3))
+        return operation(h, c, x, h, c, W, R, c_next=c, ifgo=gates)
+
+    run(4, gates)
+    with pytest.raises(
+        ValueError, match=r"GradLSTMCell: h_prev has shape \(2, 4\), expected \(N, hidden_size\)"
+    ):
+        run(77, gates)
+    with pytest.raises(ValueError, match=r"GradLSTMCell: ifgo has shape \(2, 15\)"):
+        run(4, gates[:, :15])
+    with pytest.raises(ValueError, match=r"hidden_size is 4\.5, expected an integer"):
+        run(4.5, gates)

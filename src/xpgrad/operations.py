@@ -11,11 +11,12 @@ AiDotNet's backward operations (``GradLSTMCellInputOp`` and similar), whose grad
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
-from xpgrad._operators.arguments import check_arrays, check_cotangents, check_given
+from xpgrad._operators.arguments import check_arrays, check_cotangents, check_given, check_shape
 from xpgrad._operators.types import A, Array
 from xpgrad._operators.words import Operator
 from xpgrad.convert import convert
@@ -85,12 +86,23 @@ class GradOperation:
             True if nothing is wrong; otherwise the errors, as a tuple and when printed.
         """
         problems = [*self._wrong_numbers(), *self._wrong_shape()]
-        if self.output_type not in _TYPES:
+        if not isinstance(self.output_type, str) or self.output_type not in _TYPES:
             problems.append(f"output_type is {self.output_type!r}, expected one of {', '.join(_TYPES)}")
         return Validation(f"{self.operation}: {problem}" for problem in problems)
 
     def _wrong_numbers(self) -> list[str]:
-        problems = []
+        numbers = {
+            "hidden_size": self.hidden_size,
+            "input_index": self.input_index,
+            "output_id": self.output_id,
+        }
+        problems = [
+            f"{name} is {number!r}, expected an integer"
+            for name, number in numbers.items()
+            if not isinstance(number, Integral)
+        ]
+        if problems:
+            return problems
         if self.output_id < 0:
             problems.append(f"output_id is {self.output_id}, expected at least 0")
         if self.output_id in self.input_ids:
@@ -152,6 +164,10 @@ class GradOperation:
             raise ValueError(str(validation))
         check_given(self.operation, arrays)
         check_arrays(self.operation, arrays | optional)
+        N, H = arrays["h_prev"].shape[:1], self.hidden_size
+        check_shape(self.operation, "h_prev", arrays["h_prev"], "N, hidden_size", (*N, H))
+        gates, count = ("ifgo", 4) if self.operator == "lstm" else ("rzn", 3)
+        check_shape(self.operation, gates, arrays[gates], f"N, {count} hidden_size", (*N, count * H))
 
     def _checked(self, result: Any) -> Any:
         """The result; it must match the operation's declaration."""
