@@ -267,3 +267,23 @@ def test_a_decay_that_forgets_at_once():
     W, R, decay_x, decay_h = (rng.normal(size=shape) for shape in shapes)
     decay_x[0, 0] = np.inf
     assert np.isfinite(xpgrad.gru_d(X, np.zeros_like(X), delta, W, R, decay_x, decay_h).H_all).all()
+
+
+@pytest.mark.parametrize("per_sample", [False, True, "norm"])
+@pytest.mark.parametrize("D", [1, 2])
+def test_each_gradient_alone(D: int, per_sample: bool | str, rng: np.random.Generator) -> None:
+    operands = operands_of(D, rng)
+    options = {"direction": "bidirectional" if D == 2 else "forward", "per_sample": per_sample}
+    out, pullback = xpgrad.vjp(xpgrad.gru_d, **operands, **options)
+    d = rng.normal(size=out.H_all.shape)
+    whole = pullback(d)._asdict()
+    operands_with = [name for name in operands if name != "mask"]
+    fields = [name for name in whole if whole[name] is not None]
+    assert len(fields) == len(operands_with)
+    for name in operands_with:
+        field = "dH0" if name == "initial_h" else f"d{name}"
+        alone = xpgrad.vjp(xpgrad.gru_d, **operands, **options, wrt=(name,))[1](d)._asdict()
+        assert [key for key, found in alone.items() if found is not None] == [field]
+        np.testing.assert_allclose(alone[field], whole[field], rtol=1e-12, atol=1e-14)
+    nothing = xpgrad.vjp(xpgrad.gru_d, **operands, **options, wrt=())[1](d)
+    assert all(found is None for found in nothing)

@@ -11,7 +11,7 @@ Che and others, "Recurrent neural networks for multivariate time series with mis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
@@ -431,9 +431,9 @@ def gru_d_grad(
     own = {name: call.raised(call.time_major(x)) for name, x in {**kept, "grad_H_all": grad_H_all}.items()}
     own["grad_H_t"] = call.raised(call.turned(grad_H_t))
     weight = call.raised(sample_weight)
-    parts = [_one_direction(call, d, own, per_sample, weight) for d in range(len(call.directions))]
+    parts = [_one_direction(call, d, own, wanted, per_sample, weight) for d in range(len(call.directions))]
     found: dict[str, Any] = {}
-    for name in parts[0]:
+    for name in wanted:
         values = [part[name] for part in parts]
         if name in ("X", "delta"):
             found[name] = call.turned(values[0] if len(values) == 1 else values[0] + values[1])
@@ -442,16 +442,31 @@ def gru_d_grad(
         else:
             axis = 1 if per_sample and name != "initial_h" else 0
             found[name] = call.xp.concat(values, axis=axis)
-    found["initial_h"] = call.turned(found["initial_h"])
+    if "initial_h" in found:
+        found["initial_h"] = call.turned(found["initial_h"])
     gradients: list[Any] = [call.rounded(found[name]) if name in wanted else None for name in _GRADED]
     return GRUDGrads(*gradients)
 
 
 def _one_direction(
-    call: GRUDCall, d: int, kept: Mapping[str, Any], per_sample: bool | str, sample_weight: Any
+    call: GRUDCall,
+    d: int,
+    kept: Mapping[str, Any],
+    wanted: Collection[str],
+    per_sample: bool | str,
+    sample_weight: Any,
 ) -> dict[str, Any]:
-    """The gradients of one direction, by the operator's names of arguments."""
+    """The gradients of one direction, by the operator's names of arguments; the wanted ones are right."""
     xp = call.xp
+    of_first = {"value": ["X"], "delta": ["delta"], "v": ["decay_x", "mean"]}
+    of_second = {
+        "X": ["X", "delta", "decay_x", "mean"], "W": ["W"], "R": ["R"], "v": ["B"],
+        "gap": ["delta", "decay_h"], "initial_h": ["initial_h"],
+    }  # fmt: skip
+
+    def needed(cell: Mapping[str, Sequence[str]]) -> list[str]:
+        """The gradients of a cell that the wanted ones need."""
+        return [name for name, results in cell.items() if not set(results).isdisjoint(wanted)]
 
     def part(name: str) -> Any:
         array = kept[name]
@@ -463,27 +478,32 @@ def _one_direction(
     second = GRU.grad(
         call.second_input(part("filled")), call.of("W", d), call.of("R", d), call.bias(d),
         H_all=part("H_all"), saved=part("saved"), gap=call.gap(d), initial_h=call.of("initial_h", d),
-        grad_H_all=part("grad_H_all"), grad_H_t=part("grad_H_t"), per_sample=per_sample, **options,
+        grad_H_all=part("grad_H_all"), grad_H_t=part("grad_H_t"), per_sample=per_sample,
+        wrt=needed(of_second), **options,
     )  # fmt: skip
+    found = {"W": second.dW, "R": second.dR, "B": second.dv, "initial_h": second.dH0}
+    if "decay_h" in wanted:
+        found["decay_h"] = _decay_gradient(call, second.dgap, per_sample, sample_weight)
+    if second.dX is None:
+        return found
     d_filled = xp.expand_dims(second.dX[..., : call.I], axis=1)
     first = FILL.grad(
         call.arrays["X"], call.vectors(d), Filled_all=part("filled"), Last_all=part("last"),
         saved=part("saved_x"), grad_Filled_all=d_filled, per_sample=bool(per_sample),
-        **call.inputs(), **options,
+        wrt=needed(of_first), **call.inputs(), **options,
     )  # fmt: skip
-    V, d_gap = call.arrays["decay_h"][d, :, :], second.dgap
-    d_delta = xp.tensordot(d_gap, V[:, : call.I], axes=((2,), (0,)))
-    decay_x, mean = first.dv[..., : 2 * call.I], first.dv[..., 2 * call.I :]
-    if per_sample == "norm":
-        decay_x, mean = (_norms(call, square_norms, x[:, 0, :]) for x in (decay_x, mean))
-    else:
-        decay_x = xp.reshape(decay_x, (*first.dv.shape[:-1], 2, call.I))
-    return {
-        "X": first.dvalue, "delta": first.ddelta + d_delta,
-        "W": second.dW, "R": second.dR, "B": second.dv, "initial_h": second.dH0,
-        "decay_x": decay_x, "mean": mean,
-        "decay_h": _decay_gradient(call, d_gap, per_sample, sample_weight),
-    }  # fmt: skip
+    found["X"] = first.dvalue
+    if "delta" in wanted:
+        V = call.arrays["decay_h"][d, :, :]
+        found["delta"] = first.ddelta + xp.tensordot(second.dgap, V[:, : call.I], axes=((2,), (0,)))
+    if first.dv is not None:
+        decay_x, mean = first.dv[..., : 2 * call.I], first.dv[..., 2 * call.I :]
+        if per_sample == "norm":
+            decay_x, mean = (_norms(call, square_norms, x[:, 0, :]) for x in (decay_x, mean))
+        else:
+            decay_x = xp.reshape(decay_x, (*first.dv.shape[:-1], 2, call.I))
+        found |= {"decay_x": decay_x, "mean": mean}
+    return found
 
 
 def _norms(call: GRUDCall, squares: Callable[..., Any], *arrays: Any) -> Any:
