@@ -44,14 +44,15 @@ def guarded(monkeypatch, compiled):
         plans.cache_clear()
 
 
-def recurrent(rng, lengths, T=28, N=14, I=40, H=40, dtype="float32", times=1):
+def recurrent(rng, lengths, T=28, N=14, I=40, H=40, dtype="float32", times=1, reset=None):
     """An LSTM's forward and gradient."""
+    cut = {"sequence_lens": lengths, "reset": reset}
     shapes = {"X": (T, N, I), "W": (1, 4 * H, I), "R": (1, 4 * H, H)}
     arrays = {name: (0.2 * rng.normal(size=shape)).astype(dtype) for name, shape in shapes.items()}
     for _ in range(times):
-        out = xpgrad.lstm(**arrays, sequence_lens=lengths)
+        out = xpgrad.lstm(**arrays, **cut)
         saved = {name: getattr(out, name) for name in ("H_all", "C_all", "iofc")}
-        xpgrad.lstm_grad(**arrays, **saved, grad_H_all=np.ones_like(out.H_all), sequence_lens=lengths)
+        xpgrad.lstm_grad(**arrays, **saved, grad_H_all=np.ones_like(out.H_all), **cut)
 
 
 def convolution(rng, channels, made, size=20, dtype="float32"):
@@ -126,8 +127,7 @@ def test_a_chunk_that_is_a_row_longer_than_planned(short, rng, monkeypatch):
 def test_chunks_of_sequences_with_resets(share, rng, monkeypatch):
     monkeypatch.setattr(machine, "CHUNK_ROWS", 20)
     monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
-    marks = rng.uniform(size=(14, 28)) < share
-    recurrent(rng, np.concatenate([np.full((14, 1), 28), marks], axis=1).astype(np.int64))
+    recurrent(rng, [28] * 14, reset=rng.uniform(size=(28, 14)) < share)
 
 
 @pytest.mark.parametrize("short", [*range(8), *(f"{number} with resets" for number in range(7))])
@@ -136,11 +136,11 @@ def test_a_table_that_is_an_entry_too_short(short, rng, monkeypatch):
     number, resets = int(str(short)[0]), "resets" in str(short)
     table, asked = Schedule._table, iter(range(100))
     monkeypatch.setattr(Schedule, "_table", lambda self, count: table(self, count - (next(asked) == number)))
-    lengths = np.asarray([28] + [17] * 13)
+    lengths, reset = [28] + [17] * 13, None
     if resets:
-        lengths = np.asarray([[28] + [1] * 28] * 13 + [[17 if number == 3 else 28] + [1] * 28])
+        lengths, reset = [28] * 13 + [17 if number == 3 else 28], np.ones((28, 14), dtype=bool)
     with pytest.raises(GuardError, match="wrote to bytes"):
-        recurrent(rng, lengths)
+        recurrent(rng, lengths, reset=reset)
 
 
 def test_memory_that_is_read_before_it_is_written(rng, monkeypatch):

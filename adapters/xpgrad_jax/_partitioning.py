@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -112,6 +112,21 @@ def _labels(kernel: JaxKernel, name: str, shape: Shape, leader: Shape, attribute
 def varying(form: Any) -> frozenset[Any]:
     """The mesh axes over which an array varies, if this version of JAX has them."""
     return getattr(getattr(form, "manual_axis_type", None), "varying", frozenset())
+
+
+def alike(arrays: Iterable[Any]) -> list[Any]:
+    """Make arrays vary over the same mesh axes, as JAX's own operations do.
+
+    In a `shard_map` that knows which arrays are equal on all devices, the gradient of such an array is then
+    the sum over the devices.
+    """
+    given = list(arrays)
+    axes = [varying(jax.typeof(x)) for x in given]
+    together = frozenset[Any]().union(*axes)
+    return [
+        jax.lax.pcast(x, tuple(together - own), to="varying") if together - own else x
+        for x, own in zip(given, axes, strict=True)
+    ]
 
 
 def has_explicit_axes(form: Any) -> bool:

@@ -27,7 +27,7 @@ from xpgrad.engine.programs.instructions import CannotRecordError
 from xpgrad_jax import _ffi, _partitioning
 from xpgrad_jax._inline import foreign_machine, inlining
 from xpgrad_jax._kernel import Attributes, JaxKernel
-from xpgrad_jax._partitioning import varying
+from xpgrad_jax._partitioning import alike, varying
 
 Names = tuple[str, ...]
 Way = Callable[..., list[Any]]
@@ -60,25 +60,10 @@ gradient_p = _primitive("xpgrad_gradient_ffi_call")
 tangent_p = _primitive("xpgrad_tangent")
 
 
-def _alike(arrays: Iterable[Any]) -> list[Any]:
-    """Make arrays vary over the same mesh axes, as JAX's own operations do.
-
-    In a `shard_map` that knows which arrays are equal on all devices, the gradient of such an array is then
-    the sum over the devices.
-    """
-    given = list(arrays)
-    axes = [varying(jax.typeof(x)) for x in given]
-    together = frozenset[Any]().union(*axes)
-    return [
-        jax.lax.pcast(x, tuple(together - own), to="varying") if together - own else x
-        for x, own in zip(given, axes, strict=True)
-    ]
-
-
 def forward(kernel: JaxKernel, arrays: Mapping[str, Any], attributes: Attributes) -> list[Any]:
     """All outputs of a kernel."""
     call = BoundCall(kernel, tuple(arrays), attributes)
-    return forward_p.bind(*_alike(arrays.values()), call=call)
+    return forward_p.bind(*alike(arrays.values()), call=call)
 
 
 def gradient(
@@ -86,7 +71,7 @@ def gradient(
 ) -> list[Any]:
     """A kernel's gradients in the order of `wrt`, from operands, saved outputs and cotangents by name."""
     call = BoundCall(kernel, tuple(arrays), attributes, wrt, per_sample)
-    return gradient_p.bind(*_alike(arrays.values()), call=call)
+    return gradient_p.bind(*alike(arrays.values()), call=call)
 
 
 # --- JAX's own operations

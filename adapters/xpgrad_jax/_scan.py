@@ -14,6 +14,7 @@ from jax import lax
 
 from xpgrad.engine import Elementwise, Operand, Product, Span, StandardEngine
 from xpgrad.engine.compiled.records import positions
+from xpgrad_jax._partitioning import alike
 
 inlined: ContextVar[Callable[[], StandardEngine] | None] = ContextVar("xpgrad_jax_inlined", default=None)
 """Makes the standard engine while a kernel is lowered for XLA, if it is another class."""
@@ -60,8 +61,11 @@ class ScanEngine(StandardEngine):
                 super(ScanEngine, self).scan(stages, one)
                 return loop.results(carried, valid, fresh)
 
-        given = loop.slices(), valid, fresh
-        loop.finish(*lax.scan(step, loop.carried(), given, length=len(table)))
+        carried, slices = loop.carried(), loop.slices()
+        weights = [stage.weight for stage in stages if isinstance(stage, Product)]
+        # in a `shard_map`, zeros of a missing operand become rows that differ between the devices
+        carried = tuple(alike([*carried, *slices, *weights])[: len(carried)])
+        loop.finish(*lax.scan(step, carried, (slices, valid, fresh), length=len(table)))
 
 
 class _ScanRows:
