@@ -48,6 +48,15 @@ for check in (True, False):
     shared = jax.shard_map(run, mesh=mesh, **specs)
     close(jax.jit(shared)(X, W, R), run(X, W, R))
     close(jax.jit(jax.grad(lambda W: (shared(X, W, R) ** 2).sum()))(W), slope)
+total = jax.shard_map(
+    lambda X, W, R: jax.lax.psum((run(X, W, R) ** 2).sum(), "b"),
+    mesh=mesh, in_specs=(P(None, "b"), P(), P()), out_specs=P(),
+)
+second = [
+    jax.grad(lambda R: (jax.grad(f)(X, W, R) ** 2).sum())(R)
+    for f in (total, lambda X, W, R: (run(X, W, R) ** 2).sum())
+]
+close(*second)
 close(jax.pmap(lambda X: run(X, W, R))(jnp.stack([X, 2 * X]))[1], run(2 * X, W, R))
 placed = jax.device_put(X, NamedSharding(mesh, P(None, "b")))
 close(jax.jit(run)(placed, W, R), run(X, W, R))
