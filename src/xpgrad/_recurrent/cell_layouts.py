@@ -134,6 +134,8 @@ def one_gradient(xp: Any, first: Any, second: Any) -> Any:
 
     Frameworks add up both, so they differ by rounding.
     """
+    if 0 in first.shape:
+        return first
     finite = xp.isfinite(first) & xp.isfinite(second)
     zero = xp.zeros_like(first)
     gap = xp.max(xp.abs(xp.where(finite, first - second, zero)))
