@@ -237,15 +237,18 @@ def test_the_command_prints_and_writes(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "status", "message"),
     [
-        (["--write", "x.md"], "--interpreter and --write go with --peers"),
-        (["--peers", "--interpreter", "caffe=python"], "--interpreter has caffe, expected pytorch,"),
-        (["--peers", "--interpreter", "jax"], "--interpreter has one without a path, expected pytorch,"),
+        (["--write", "x.md"], 2, "--write goes with --peers"),
+        (["--interpreter", "jax=python"], 2, "--interpreter goes with --peers"),
+        (["--peers", "--interpreter", "caffe=python"], 1, "--interpreter has caffe, expected pytorch,"),
+        (["--peers", "--interpreter", "jax"], 1, "--interpreter has one without a path, expected pytorch,"),
     ],
 )
-def test_bad_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", *arguments]) == 1
+def test_bad_options(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *arguments]) == status
     assert message in capsys.readouterr().err
 
 

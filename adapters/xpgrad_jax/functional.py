@@ -80,7 +80,8 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
     if lengths is None or isinstance(lengths, jax.core.Tracer):
         return lengths
     known = np.asarray(lengths)
-    if isinstance(lengths, list | tuple) and getattr(X, "ndim", 0) == 3:  # integers of any types, or none
+    is_mixed = isinstance(lengths, list | tuple) and known.dtype.kind not in "iu"  # of any types, or empty
+    if is_mixed and getattr(X, "ndim", 0) == 3:
         own = check_lengths(operator, lengths, X.shape[0 if layout else 1], X.shape[1 if layout else 0])
         known = np.asarray(own, dtype=np.int32)
     if known.dtype.kind not in "iu":
