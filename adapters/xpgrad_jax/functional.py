@@ -80,15 +80,16 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
     if lengths is None or isinstance(lengths, jax.core.Tracer):
         return lengths
     known = np.asarray(lengths)
-    is_mixed = isinstance(lengths, list | tuple) and known.dtype.kind not in "iu"  # of any types, or empty
-    if is_mixed and getattr(X, "ndim", 0) == 3:
-        own = check_lengths(operator, lengths, X.shape[0 if layout else 1], X.shape[1 if layout else 0])
-        known = np.asarray(own, dtype=np.int32)
-    if known.dtype.kind not in "iu":
-        raise TypeError(f"{operator}: sequence_lens has dtype {known.dtype}, expected an integer dtype")
+    is_integer = known.dtype.kind in "iu"
     if getattr(X, "ndim", 0) == 3:
         T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
-        (check_with_resets if has_resets(known) else check_lengths)(operator, known, N, T)
+        if is_integer:
+            (check_with_resets if has_resets(known) else check_lengths)(operator, known, N, T)
+        elif isinstance(lengths, list | tuple):  # of integers of several types, or of none
+            known = np.asarray(check_lengths(operator, lengths, N, T), dtype=np.int32)
+            is_integer = True
+    if not is_integer:
+        raise TypeError(f"{operator}: sequence_lens has dtype {known.dtype}, expected an integer dtype")
     if isinstance(lengths, jax.Array):
         return lengths
     return jnp.asarray(known.astype(known.dtype.newbyteorder("=")))

@@ -15,7 +15,7 @@ from onnx import defs, helper, inliner
 from xpgrad_onnx._graph import Graph, attributes_of
 from xpgrad_onnx._rules.table import REASONS, refuse
 from xpgrad_onnx._scopes import all_nodes, name_results, set_nodes, subgraphs
-from xpgrad_onnx._terms import Term
+from xpgrad_onnx._terms import Term, wide
 
 Body = Callable[[Graph, onnx.NodeProto], Sequence[Term | None]]
 
@@ -124,12 +124,11 @@ def _normalized(X: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Ter
 
 
 def _wide(X: Term) -> tuple[Term, Callable[[Term], Term]]:
-    """Half precision as float32, and back; other types stay."""
-    kind = X.graph.kind
-    if X.graph.dtype.itemsize > 2:
-        return X, lambda result: result
-    X.graph.dtype = np.dtype(np.float32)
-    return X.of("Cast", to=onnx.TensorProto.FLOAT), lambda result: result.of("Cast", to=kind)
+    """As `wide`; numbers of the body are float32 too."""
+    result = wide(X)
+    if X.graph.dtype.itemsize <= 2:
+        X.graph.dtype = np.dtype(np.float32)
+    return result
 
 
 @body("LayerNormalization", "RMSNormalization")

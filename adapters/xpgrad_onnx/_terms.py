@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import onnx
 
 from xpgrad_onnx._graph import Graph
 
@@ -68,3 +70,11 @@ class Term:
     def sum(self, axes: str, keepdims: int = 1) -> Term:
         """The sum over axes."""
         return self.of("ReduceSum", axes, keepdims=keepdims)
+
+
+def wide(X: Term) -> tuple[Term, Callable[[Term], Term]]:
+    """Half precision as float32, and back; other types stay."""
+    kind = X.graph.kind
+    if X.graph.dtype.itemsize > 2:
+        return X, lambda result: result
+    return X.of("Cast", to=onnx.TensorProto.FLOAT), lambda result: result.of("Cast", to=kind)

@@ -336,7 +336,8 @@ def with_parameters(model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.M
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:
-        if (tensor := constant_of(node)) is not None:  # a list of numbers has no place for a tensor
+        if values.keys() & {*node.output} and (tensor := constant_of(node)) is not None:
+            # a list of numbers has no place for a tensor
             node.attribute[0].CopyFrom(helper.make_attribute("value", tensor))
     tensors = _tensors(copy)
     for name, value in values.items():

@@ -35,8 +35,5 @@ def was_written_to(kept: Tensor) -> bool:
 
 
 def without_views(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return outputs with views copied: autograd forbids writes to views that its functions return.
-
-    Other views lose their hooks by such a write.
-    """
+    """Return an autograd function's outputs with views copied: autograd forbids writing to such views."""
     return tuple([output if base_of(output) is output else output.clone() for output in outputs])

@@ -21,7 +21,6 @@ from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import TorchKernel, apply, apply_packed, call_again, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
-from xpgrad_torch._kept import without_views
 from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._lengths import LENGTHS, lengths_in_memory, lengths_tensor, name_lengths, with_resets
 from xpgrad_torch._library import registered
@@ -104,7 +103,7 @@ def over_time(sequence: Tensor) -> Tensor:
     if sequence.shape[1] == 1:
         return turned(sequence, "squeeze", 1)
     joined = sequence.transpose(1, 2).flatten(2)
-    return joined if is_followed() else without_views((joined,))[0]
+    return joined if is_followed() or base_of(joined) is joined else joined.clone()
 
 
 def _taken_out(kernel: TorchKernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -8,7 +8,7 @@ import onnx
 
 from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._rules.table import Backward, Grads, rule
-from xpgrad_onnx._terms import Term
+from xpgrad_onnx._terms import Term, wide
 
 _SLOPES: dict[str, Callable[[Term, Term], Term]] = {
     "ReduceL1": lambda x, y: x.of("Sign"),
@@ -53,7 +53,8 @@ def _reduce(call: Backward) -> Grads:
     if node.op_type == "ReduceProd":
         return [(dY * _other_factors(X, axes)).name]
     hits = X.of("Equal", Y).of("Cast", to=_of_counts(graph))  # equal extremes share the cotangent
-    return [(dY.of("Cast", to=_of_counts(graph)) * hits / hits.sum(axes)).of("Cast", to=graph.kind).name]
+    dY, narrow = wide(dY)
+    return [narrow(dY * hits / hits.sum(axes)).name]
 
 
 def _of_counts(graph: Graph) -> int:
@@ -74,8 +75,8 @@ def spread_mean(call: Backward, dY: Term) -> str:
     graph = call.graph
     one, kind = graph.constant(1), _of_counts(graph)
     count = X.of("Size").of("Div", Y.of("Size").of("Max", one))  # an empty batch has no means
-    mean = (dY.of("Cast", to=kind) / count.of("Cast", to=kind)).of("Cast", to=graph.kind)
-    return mean.of("Expand", X.of("Shape")).name
+    dY, narrow = wide(dY)
+    return narrow(dY / count.of("Cast", to=kind)).of("Expand", X.of("Shape")).name
 
 
 def _other_factors(X: Term, axes: str) -> Term:

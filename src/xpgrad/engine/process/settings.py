@@ -12,8 +12,6 @@ _WORDS = {
     **dict.fromkeys(("", "1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
-
-
 _MOST_THREADS = 1 << 16
 
 
