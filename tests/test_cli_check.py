@@ -454,7 +454,7 @@ def test_what_is_not_installed_is_said(
     assert sum(line.startswith(("lstm", "gru")) for line in out.splitlines()) == 42
     assert sum(line.startswith(tuple(ELEMENTWISE)) for line in out.splitlines()) == 6 * len(ELEMENTWISE)
     assert sum(line.rstrip().endswith("not installed") for line in out.splitlines()) == 4
-    assert "Not installed, so not checked: array_api_strict, torch, onnx." in out
+    assert "Not installed, or without its device, so not checked: array_api_strict, torch, onnx." in out
     assert "No column without torch: autograd, torch.nn." in out
     status, report = run_json(capsys, "--option", "plain")
     assert status == 0

@@ -92,4 +92,17 @@ def test_a_step_of_training_is_written(file: Any, tmp_path: Path, capsys: pytest
     assert losses[2] < losses[1] < losses[0]
     assert main([*command, "--loss", "nothing"]) == 1
     assert "no step of training: gradient_model: loss is 'nothing'" in capsys.readouterr().err
-    assert main(["onnx", file("Tanh"), "--train", str(tmp_path / "nowhere" / "step.onnx")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--train", "nowhere/step.onnx"], "--train is nowhere/step.onnx, expected a path in a folder that"),
+        (["--train", ""], "--train is ., expected a file: it is a folder"),
+        (["--loss", "mse"], "--loss goes with --train"),
+        (["--optimizer", "sgd"], "--optimizer goes with --train"),
+    ],
+)
+def test_options_of_a_step_are_checked(options, problem, capsys):
+    assert main(["onnx", "model.onnx", *options]) == 2
+    assert f"onnx: {problem}" in capsys.readouterr().err

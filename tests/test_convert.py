@@ -157,7 +157,7 @@ def test_gradients_of_one_bias():
         (("lstm", {}, "onnx", "torch"), {"gradients": 2}, ValueError, "gradients is 2, expected one of"),
         (("lstm", {}, "onnx", "torch"), {"biases": 1}, ValueError, "biases is 1 with target 'torch'"),
         (("lstm", {"V": np.ones((4, 1))}, "onnx", "torch"), {}, ValueError, "parameters has 'V', expected"),
-        (("lstm", {"W": np.ones((6, 1))}, "onnx", "torch"), {}, ValueError, r"W has 6 rows .* multiple of 4"),
+        (("lstm", {"W": np.ones((6, 1))}, "onnx", "torch"), {}, ValueError, r"W has shape .* multiple of 4"),
         (("lstm", {"W": np.ones(8)}, "onnx", "torch"), {}, ValueError, r"W has 1 dimensions .* at least 2"),
         (("lstm", {"W": [[1.0]]}, "onnx", "torch"), {}, TypeError, "W is a list, expected an array"),
         (
@@ -168,11 +168,41 @@ def test_gradients_of_one_bias():
             ("lstm", {"bias": np.ones(4)}, "keras", "onnx"), {}, ValueError,
             "parameters has bias without kernel and recurrent_kernel, expected one of them",
         ),
+        (
+            ("lstm", {"W": np.ones((8, 3)), "R": np.ones((12, 3))}, "onnx", "keras"), {}, ValueError,
+            r"R has shape \(12, 3\), of H = 3, expected H = 2, as W with shape \(8, 3\)",
+        ),
+        (
+            ("rnn", {"kernel": np.ones((3, 2)), "bias": np.ones(4)}, "keras", "torch"), {}, ValueError,
+            r"bias has shape \(4,\), of H = 4, expected H = 2, as kernel",
+        ),
+        (
+            ("lstm", {"R": np.ones((8, 2)), "P": np.ones(9)}, "onnx", "torch"), {}, ValueError,
+            r"P has shape \(9,\), of H = 3, expected H = 2, as R",
+        ),
+        (
+            ("lstm", {"P": np.ones(7)}, "onnx", "torch"), {}, ValueError,
+            r"P has shape \(7,\), expected a multiple of 3",
+        ),
+        (
+            ("gru", {"bias": np.ones(6)}, "equinox", "onnx"), {"linear_before_reset": 1}, ValueError,
+            "parameters has no or an unknown 'bias_n', expected the parts",
+        ),
+        (
+            ("gru", {"bias_n": np.ones(2)}, "equinox", "onnx"), {"linear_before_reset": 1}, ValueError,
+            "parameters has no or an unknown 'bias', expected the parts",
+        ),
     ],
 )  # fmt: skip
 def test_bad_input(arguments, options, error, message):
     with pytest.raises(error, match=f"^convert: {message}"):
         convert(*arguments, **options)
+
+
+@pytest.mark.parametrize("layout", ["onnx", "torch", "keras", "cudnn", "equinox"])
+def test_no_arrays_stay_none(layout):
+    assert convert("lstm", {}, layout, "torch") == {}
+    assert convert("lstm", {}, "torch", layout) == {}
 
 
 @pytest.mark.parametrize(("after", "count"), [(0, 1), (1, 2)])

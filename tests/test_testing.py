@@ -482,6 +482,18 @@ def test_check_vjp_refuses_what_silently_becomes_float32():
         check_vjp(jnp.tanh, lambda dY, X: dY * (1 - jnp.tanh(X) ** 2), x, operator="tanh")
 
 
+def test_check_vjp_refuses_to_check_nothing():
+    def nothing(**arguments):
+        return ()
+
+    with pytest.raises(ValueError, match="tanh: arguments is empty, expected one or more arrays"):
+        check_vjp(np.tanh, nothing, {})
+    with pytest.raises(ValueError, match="nothing: returned no outputs, expected one or more"):
+        check_vjp(nothing, nothing, {"X": np.ones(2)})
+    with pytest.raises(TypeError, match="nothing: lens has dtype int64, expected float64, float32"):
+        check_vjp(nothing, nothing, {"X": np.ones(2), "lens": np.ones(2, np.int64)})
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64, bool])
 def test_differences_of_integers_do_not_wrap_around(dtype):
     low, high = np.zeros(1, dtype), np.asarray([-128 if dtype is np.int8 else 1], dtype)

@@ -176,6 +176,7 @@ def convert(
         if old_name in given:
             result[new_name] = _convert_weight(xp, given[old_name], old_name, old, new)
     halves = _read_biases(xp, given, old, gradients, after)
+    _check_hidden_sizes(given, old, halves)
     if halves is not None:
         ordered = [_reorder(xp, half, old.gates, new.gates, -1) for half in halves]
         if biases == 1:
@@ -190,6 +191,25 @@ def convert(
             )
         result[new.peephole] = given[old.peephole]
     return result
+
+
+def _check_hidden_sizes(given: Mapping[str, Any], layout: _WeightLayout, halves: list[Any] | None) -> None:
+    """Raise ValueError for arrays of different hidden sizes H."""
+    gates, rows = len(layout.gates), -1 if layout.transposed else -2
+    weights = [name for name in (layout.input, layout.recurrent) if name in given]
+    sizes = {name: given[name].shape[rows] // gates for name in weights}
+    if halves is not None:
+        sizes[layout.biases[0]] = halves[0].shape[-1] // gates
+    if layout.peephole is not None and layout.peephole in given:
+        _check_multiple(layout.peephole, given[layout.peephole], -1, 3)
+        sizes[layout.peephole] = given[layout.peephole].shape[-1] // 3
+    first = next(iter(sizes))
+    for name, size in sizes.items():
+        if size != sizes[first]:
+            raise ValueError(
+                f"convert: {name} has shape {tuple(given[name].shape)}, of H = {size}, expected H = "
+                f"{sizes[first]}, as {first} with shape {tuple(given[first].shape)}"
+            )
 
 
 def _without_layer(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +243,10 @@ def _convert_cell(
         )
     options: dict[str, Any] = {"linear_before_reset": linear_before_reset, "gradients": gradients}
     if source in _cell_layouts.READERS:
-        xp = check_arrays(_CONVERT, _cell_layouts.flattened(operator, source, parameters))
+        arrays = _cell_layouts.flattened(operator, source, parameters)
+        if not arrays:
+            return {}
+        xp = check_arrays(_CONVERT, arrays)
         parameters = _cell_layouts.READERS[source](xp, operator, parameters, gradients)
         source = "torch"
     between: Any = convert  # the layouts' names were checked
@@ -252,14 +275,18 @@ def _convert_weight(xp: Any, weight: Any, name: str, old: _WeightLayout, new: _W
     return xp.matrix_transpose(weight) if new.transposed else weight
 
 
+def _check_multiple(name: str, array: Any, axis: int, count: int) -> None:
+    """Raise ValueError unless the array has a block of rows for each of `count` gates."""
+    if array.ndim == 0 or array.shape[axis] % count:
+        raise ValueError(
+            f"convert: {name} has shape {tuple(array.shape)}, expected a multiple of {count} along axis "
+            f"{axis}, for the gates"
+        )
+
+
 def _reorder(xp: Any, array: Any, old: str, new: str, axis: int, name: str = "bias") -> Any:
     """Move the gates' blocks along an axis from one order to another."""
-    size = array.shape[axis]
-    if size % len(old):
-        raise ValueError(
-            f"convert: {name} has {size} rows along its axis of gates with shape {tuple(array.shape)}, "
-            f"expected a multiple of {len(old)} gates"
-        )
+    _check_multiple(name, array, axis, len(old))
     if old == new:
         return array
     blocks = _cell_layouts.blocks(array, len(old), axis)

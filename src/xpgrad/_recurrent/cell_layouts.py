@@ -25,9 +25,12 @@ Parameters = Mapping[str, Any]
 def flattened(operator: str, layout: str, parameters: Parameters) -> dict[str, Any]:
     """All arrays of a cell by name; ValueError for an unknown or a missing part."""
     if layout == "equinox":
-        known = ["weight_ih", "weight_hh", "bias", *(["bias_n"] if operator == "gru" else [])]
+        biases = ["bias", "bias_n"] if operator == "gru" else ["bias"]
+        known = ["weight_ih", "weight_hh", *biases]
         given = {name: array for name, array in parameters.items() if array is not None}
         wrong = [name for name in given if name not in known]
+        if any(name in given for name in biases):
+            wrong += [name for name in biases if name not in given]
     else:
         known, given = [side + gate for side in "ih" for gate in _GATES[operator]], {}
         wrong = [part for part in parameters if part not in known]

@@ -134,8 +134,11 @@ def check_vjp(
     AssertionError
         At the first wrong gradient. The message names operator, argument, the index of the worst element and
         both values.
+    ValueError
+        If there is no argument or no output: nothing could be checked.
     TypeError
-        If the namespace has no float64, such as JAX without ``jax_enable_x64``.
+        If an argument is not of a floating-point dtype; if the namespace has no float64, such as JAX without
+        ``jax_enable_x64``.
 
     Notes
     -----
@@ -163,8 +166,16 @@ def check_vjp(
     AssertionError: scale: the gradient of s is wrong at index (0, 0): ...
     """
     operator = _name_of(forward) if operator is None else operator
+    if not arguments:
+        raise ValueError(f"{operator}: arguments is empty, expected one or more arrays to vary")
     first = next(iter(arguments.values()))
     xp = array_namespace(first)
+    for name, array in arguments.items():
+        if (dtype := dtype_name(array.dtype)) not in _RTOL_DIFFERENCES:
+            raise TypeError(
+                f"{operator}: {name} has dtype {dtype}, expected {', '.join(_RTOL_DIFFERENCES)}; bind other "
+                "arguments to the function"
+            )
     in_float64 = {name: xp.astype(array, xp.float64) for name, array in arguments.items()}
     for name, array in in_float64.items():
         if (became := dtype_name(array.dtype)) != "float64":
@@ -173,6 +184,8 @@ def check_vjp(
                 "be float64; JAX needs jax_enable_x64"
             )
     shapes = [tuple(y.shape) for y in _as_tuple(forward(**in_float64))]
+    if not shapes:
+        raise ValueError(f"{operator}: returned no outputs, expected one or more")
     names = [f"output {k}" for k in range(len(shapes))] if outputs is None else list(outputs)
     if len(names) != len(shapes):
         raise AssertionError(f"{operator}: returned {len(shapes)} outputs, expected {len(names)}: {names}")

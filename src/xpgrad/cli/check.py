@@ -368,6 +368,8 @@ def run(args: argparse.Namespace) -> int:
     backends += [b for b in asked if b.installed]
     modules = [b.module for b in wanted] + [o.module for k in KERNELS for o in k.oracles if o.module]
     missing = _missing(modules)
+    if args.namespace:
+        missing += [b.namespace for b in asked if not b.installed]
     jobs = [
         (kernel, option)
         for kernel in KERNELS
@@ -434,7 +436,7 @@ def _findings(rows: Sequence[Row], missing: Sequence[str]) -> Iterator[str]:
     for row in failures:
         yield f"WRONG: {row.kernel}, {row.option}, {row.namespace}, {row.dtype}: {row.problem}"
     if missing:
-        yield f"Not installed, so not checked: {', '.join(missing)}."
+        yield f"Not installed, or without its device, so not checked: {', '.join(missing)}."
     right = f"{len(rows) - len(failures)} of {len(rows)} within their tolerances."
     yield right if rows else "Nothing to check."
 

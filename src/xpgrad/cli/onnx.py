@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import unwritable
 from .console import message, paragraph, table
 
 __all__ = ["add_arguments", "run"]
 
 _SHOWN = 12  # the number of listed parameters without --all
+_LOSS, _OPTIMIZER = "cross_entropy", "adamw"  # of --train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,14 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=Path, metavar="OUT", help="write a step of training to this file")
     parser.add_argument(
         "--loss",
-        default="cross_entropy",
-        help="with --train: cross_entropy, mse, bce_with_logits, or an output (default: %(default)s)",
+        help=f"with --train: cross_entropy, mse, bce_with_logits, or an output (default: {_LOSS})",
     )
     parser.add_argument(
         "--optimizer",
         choices=("sgd", "momentum", "adamw"),
-        default="adamw",
-        help="with --train (default: adamw)",
+        help=f"with --train (default: {_OPTIMIZER})",
     )
 
 
@@ -60,12 +60,24 @@ def _assignment(text: str) -> tuple[str, Any]:
     return name, np.asarray(whole if "," in value else whole[0])
 
 
+def _problem(args: argparse.Namespace) -> str | None:
+    """Why the arguments cannot be used together, or None."""
+    if args.train is not None:
+        return unwritable("--train", args.train)
+    needless = [name for name in ("loss", "optimizer") if getattr(args, name) is not None]
+    return f"--{needless[0]} goes with --train" if needless else None
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the file's operators and parameters.
 
     Returns 0 if the model can be trained; 1 if not, if a file cannot be read or written, or if onnx is not
-    installed.
+    installed; 2 if the arguments do not go together.
     """
+    problem = _problem(args)
+    if problem:
+        message(f"onnx: {problem}")
+        return 2
     if importlib.util.find_spec("onnx") is None:
         message("onnx is not installed: pip install onnx")
         return 1
@@ -108,16 +120,15 @@ def _write_step(model: Any, args: argparse.Namespace) -> int:
     from xpgrad_onnx import constant_model, initial_values, training_model
 
     values = args.train.with_suffix(f".values{args.train.suffix}")
+    optimizer: Any = args.optimizer or _OPTIMIZER
     try:
-        step = training_model(model, args.loss, optimizer=args.optimizer, inputs=dict(args.set))
+        step = training_model(model, args.loss or _LOSS, optimizer=optimizer, inputs=dict(args.set))
         onnx.save(step, args.train)
         onnx.save(constant_model(initial_values(model, step)), values)
     except (OSError, ValueError, TypeError) as error:
         message(f"no step of training: {error}")
         return 1
-    paragraph(
-        f"Written: {args.train}, a step of {args.optimizer}, and {values}, the values of the first one."
-    )
+    paragraph(f"Written: {args.train}, a step of {optimizer}, and {values}, the values of the first one.")
     return 0
 
 
