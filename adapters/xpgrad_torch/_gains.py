@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.36, 1.06, 1.95),
-        "GRU": (3.23, 1.79, 14.38),
-        "RNN": (2.76, 1.6, 7.91),
-        "Conv1d": (1.59, 1.04, 1.98),
-        "Conv2d": (1.59, 1.04, 1.98),
-        "Conv3d": (1.59, 1.04, 1.98),
+        "LSTM": (1.56, 1.05, 4.28),
+        "GRU": (3.26, 1.84, 14.28),
+        "RNN": (2.57, 1.61, 7.38),
+        "Conv1d": (1.67, 1.08, 2.14),
+        "Conv2d": (1.67, 1.08, 2.14),
+        "Conv3d": (1.67, 1.08, 2.14),
     },
     "AMD EPYC without AVX-512, 2 threads": {
         "LSTM": (1.47, 1.06, 2.3),
