@@ -47,6 +47,7 @@ LONG_TESTS = {
     "what compiles many formulas again": [
         "test_bands_of_one_image", "test_compiled_code_runs_for_every_length",
         "test_convolutions_written_down", "test_cross_entropies_of_mapped_samples",
+        "test_derivatives_while_a_mode_or_a_recorder_watches",
         "test_every_activation_in_a_step", "test_lengths_of_every_kind_compiled",
         "test_lengths_of_functions_and_own_layers_compiled",
         "test_in_every_transformation", "test_options_that_change_count",

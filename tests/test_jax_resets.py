@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 import xpgrad
 import xpgrad_jax
-from reset_cases import LENGTHS, OPTIONS, RESETS, N, T, piece_by_piece
+from reset_cases import CELLS, LENGTHS, OPTIONS, RESETS, H, I, N, T, base, operands_of, piece_by_piece
 from xpgrad._operators.axes import gradient_name
 
 LENS = np.asarray(LENGTHS)
@@ -102,6 +102,64 @@ def test_maps_over_resets(rng: np.random.Generator) -> None:
     for number in range(2):
         one = jax.grad(weigh)(operands, several[number], LENS)
         compare({key: x[number] for key, x in found.items()}, one)
+
+
+def recurrence_and_operands(name: str, rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any]]:
+    """The core's operator, JAX's (or the core's on JAX's arrays), and operands."""
+    if name in CELLS:
+        return CELLS[name], CELLS[name], operands_of(name, 1, rng)
+    core, draw = getattr(xpgrad, name), rng.normal
+    G = H * (4 if "lstm" in name else 3)
+    others = {
+        "augru": {"attention": draw(size=(T, N, 1))},
+        "gru_d": {
+            "mask": (draw(size=(T, N, I)) < 0.5) * 1.0, "delta": abs(draw(size=(T, N, I))),
+            "decay_x": draw(size=(1, 2, I)), "decay_h": draw(size=(1, H, I + 1)),
+        },
+    }  # fmt: skip
+    if name.startswith("layer_norm"):
+        return core, core, operands_of(name, 1, rng)
+    weights = {"W": draw(size=(1, G, I * (2 if name == "gru_d" else 1))), "R": draw(size=(1, G, H))}
+    return core, getattr(xpgrad_jax, name), {"X": draw(size=(T, N, I))} | others.get(name, {}) | weights
+
+
+@pytest.mark.parametrize("lengths", [None, LENS], ids=["full", "lengths"])
+@pytest.mark.parametrize("name", ["slstm", "augru", "gru_d", "layer_norm_lstm", "layer_norm_gru", *CELLS])
+def test_every_recurrence(name: str, lengths: Any, rng: np.random.Generator) -> None:
+    """Results and gradients of the core, eagerly, compiled and mapped."""
+    core, function, operands = recurrence_and_operands(name, rng)
+    given = {} if lengths is None else {"sequence_lens": lengths}
+    outputs, pullback = xpgrad.vjp(core, **operands, **given, reset=RESETS)
+    seed = rng.normal(size=outputs[0].shape)
+    found = pullback(grad_H_all=seed)
+    wanted = {
+        key: value for key in operands if (value := getattr(found, gradient_name(key), None)) is not None
+    }
+
+    def weigh(operands: dict[str, Any], reset: Any, lens: Any) -> Any:
+        return (function(**operands, reset=reset, sequence_lens=lens)[0] * seed).sum()
+
+    own, resets = {key: jnp.asarray(x) for key, x in operands.items()}, jnp.asarray(RESETS)
+    compare({"H_all": function(**own, reset=RESETS, sequence_lens=lengths)[0]}, {"H_all": outputs[0]})
+    compare(jax.grad(weigh)(own, RESETS, lengths), wanted)
+    compare(jax.jit(jax.grad(weigh))(own, resets, lengths), wanted)
+    several = jax.vmap(jax.grad(weigh), in_axes=(None, 0, None))(own, jnp.stack([~resets, resets]), lengths)
+    compare({key: x[1] for key, x in several.items()}, wanted)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "layer_norm_gru", *CELLS])
+def test_the_core_with_traced_resets_and_lengths_alone(name: str, rng: np.random.Generator) -> None:
+    """Inside `jax.jit`, where all else is known."""
+    operands = {key: jnp.asarray(x) for key, x in operands_of(name, 1, rng).items()}
+
+    def both(lengths: Any, reset: Any) -> Any:
+        outputs, pullback = xpgrad.vjp(base(name), **operands, sequence_lens=lengths, reset=reset)
+        return outputs[0], pullback(grad_H_all=jnp.ones_like(outputs[0]))
+
+    for reset in (None, jnp.asarray(RESETS)):
+        found, known = (f(jnp.asarray(LENS), reset) for f in (jax.jit(both), both))
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(known), strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
 def test_wrong_resets() -> None:

@@ -50,9 +50,8 @@ class JaxKernel(KernelDescription):
         if (cell := described.get("cell")) is not None:
             self.key = f"cell_{name}_{cell.digest}"
             self.result, self.gradient_result = cell.results
-        self.call, self._gradient = self.function(0), functools.partial(run_foreign, self.function(1))
-        if self.keeps_products or "gate_order" in self.attributes:
-            self.call = functools.partial(run_foreign, self.call, keep_products=self.keeps_products)
+        self.call = functools.partial(run_foreign, self.function(0), keep_products=self.keeps_products)
+        self._gradient = functools.partial(run_foreign, self.function(1))
         self.is_recurrent = not {"R", "sequence_lens"}.isdisjoint(self.operands)
         """Whether the whole kernel is one program; other kernels have programs for their loops."""
         self.factors = _FACTORS.get(name, ())

@@ -185,12 +185,15 @@ def planned(
         [x for name, array in given.items() for x in joined.get(name, (array,))] if joined else given.values()
     )
     look = None if engine is None else engine.look(flat)
+    lens = arrays.get("sequence_lens")
+    if look is not None and lens is not None and engines.is_traced(lens):
+        look = None
     if engine is not None and look is None and (xp := _half_precision(engine, flat)) is not None:
         return _in_float32(xp, engine, operation, arrays, options, joined)
     if engine is None or look is None:
         arrays = _whole(arrays, joined)
         given = {name: arrays[name] for name in given}
-        if (tracing := engines.traced_by(given.values())) is not None:
+        if (tracing := engines.traced_by((*given.values(), lens))) is not None:
             kernel = TracedKernel(compute, operator, options)
             outputs = tracing.traced_kernel(operator, arrays, options, kernel)
             if outputs is not None:
