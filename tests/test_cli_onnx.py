@@ -99,6 +99,7 @@ def test_a_step_of_training_is_written(file: Any, tmp_path: Path, capsys: pytest
     [
         (["--train", "nowhere/step.onnx"], "--train is nowhere/step.onnx, expected a path in a folder that"),
         (["--train", ""], "--train is ., expected a file: it is a folder"),
+        (["--set", "rate=1", "--set", "rate=2"], "--set gives rate twice, expected each input once"),
         (["--loss", "mse"], "--loss goes with --train"),
         (["--optimizer", "sgd"], "--optimizer goes with --train"),
     ],
@@ -106,3 +107,12 @@ def test_a_step_of_training_is_written(file: Any, tmp_path: Path, capsys: pytest
 def test_options_of_a_step_are_checked(options, problem, capsys):
     assert main(["onnx", "model.onnx", *options]) == 2
     assert f"onnx: {problem}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("model", "train"), [("m.onnx", "m.onnx"), ("m.values.onnx", "m.onnx")])
+def test_a_step_does_not_replace_its_model(model, train, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / model).write_bytes(b"kept")
+    assert main(["onnx", model, "--train", train]) == 2
+    assert f"--train is {train}, expected another file: it would replace the model" in capsys.readouterr().err
+    assert (tmp_path / model).read_bytes() == b"kept"

@@ -170,16 +170,21 @@ def test_gradients_of_one_bias():
         ),
         (
             ("lstm", {"W": np.ones((8, 3)), "R": np.ones((12, 3))}, "onnx", "keras"), {}, ValueError,
-            r"R has shape \(12, 3\), of H = 3, expected H = 2, as W with shape \(8, 3\)",
+            r"R has shape \(12, 3\), so \(..., H\) = \(3,\), expected \(2,\), as W with shape \(8, 3\)",
         ),
         (
             ("rnn", {"kernel": np.ones((3, 2)), "bias": np.ones(4)}, "keras", "torch"), {}, ValueError,
-            r"bias has shape \(4,\), of H = 4, expected H = 2, as kernel",
+            r"bias has shape \(4,\), so \(..., H\) = \(4,\), expected \(2,\), as kernel",
         ),
         (
             ("lstm", {"R": np.ones((8, 2)), "P": np.ones(9)}, "onnx", "torch"), {}, ValueError,
-            r"P has shape \(9,\), of H = 3, expected H = 2, as R",
+            r"P has shape \(9,\), so \(..., H\) = \(3,\), expected \(2,\), as R",
         ),
+        (
+            ("lstm", {"W": np.ones((2, 8, 3)), "R": np.ones((1, 8, 2))}, "onnx", "torch"), {}, ValueError,
+            r"R has shape \(1, 8, 2\), so \(..., H\) = \(1, 2\), expected \(2, 2\), as W",
+        ),
+        (("slstm", {}, "onnx", "xlstm"), {"gradients": 2}, ValueError, "gradients is 2, expected one of"),
         (
             ("lstm", {"P": np.ones(7)}, "onnx", "torch"), {}, ValueError,
             r"P has shape \(7,\), expected a multiple of 3",

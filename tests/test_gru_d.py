@@ -224,6 +224,28 @@ class Traced(torch.nn.Module):
         return self.layer(values, mask, delta)[0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays(dtype):
+    layer = GRUD(3, 4, bidirectional=True).to(dtype)
+    values, delta = torch.rand(2, 5, 2, 3, dtype=dtype)
+    results = layer(values, (values > 0.5).to(dtype), delta)
+    assert [x.dtype for x in results] == [dtype, dtype]
+    wider = layer.float()(values.float(), (values > 0.5).float(), delta.float())
+    assert all(torch.equal(x, y.to(dtype)) for x, y in zip(results, wider, strict=True))
+
+
+def test_a_compiler_takes_it_whole():
+    layer, (values, delta) = GRUD(3, 4), torch.rand(2, 5, 2, 3)
+    given = values, (values > 0.5).float(), delta
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    grads = []
+    for run in (layer, compiled):
+        output, _ = run(*given, lengths=torch.tensor([5, 3]))
+        grads.append([output, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
 def test_the_layer_is_a_node_of_torch_fx_and_knows_autocast():
     model, (values, delta) = Traced(), torch.rand(2, 5, 2, 3)
     mask = (values > 0.5).float()

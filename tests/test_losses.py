@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tracemalloc
 from typing import Any
@@ -616,3 +617,24 @@ def test_bad_input(kind: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value).startswith(message), str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("ignored", [None, 0])
+@pytest.mark.parametrize("engine", ["compiled", "standard"])
+def test_a_weight_of_a_class_that_no_sample_has(engine, ignored, value, rng):
+    """Such as 1 / its frequency; also of a class whose samples are ignored."""
+    X, labels = rng.normal(size=(4, 3, 2)), np.asarray([[1, 2], [2, 2], [1, 1], [2, 1]])
+    weights = np.asarray([1.0, 0.5, 2.0])
+    if ignored is not None:
+        labels[0, 0] = ignored
+    found = []
+    with contextlib.nullcontext() if engine == "compiled" else xpgrad.use_engine(engine):
+        for weight in (1.0, value):
+            weights[0] = weight
+            given = X, labels, weights
+            loss = xpgrad.softmax_cross_entropy(*given, ignore_index=ignored)
+            dX = xpgrad.softmax_cross_entropy_grad(np.ones(()), *given, ignore_index=ignored)
+            found.append((loss, dX))
+    np.testing.assert_array_equal(found[1][0], found[0][0])
+    np.testing.assert_array_equal(found[1][1], found[0][1])

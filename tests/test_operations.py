@@ -192,6 +192,10 @@ def test_str():
         (3, {"output_shape": (5, 3)}, r"output_shape is \(5, 3\), expected \(4H, I\) = \(20, any\) for W_ih"),
         (4, {"output_shape": (20,)}, r"output_shape is \(20,\), expected \(4H, H\) = \(20, 5\) for W_hh"),
         (5, {"output_shape": (40,)}, r"output_shape is \(40,\), expected \(4H,\) = \(20\) for bias"),
+        (1, {"input_index": 1.5}, "input_index is 1.5, expected an integer"),
+        (1, {"hidden_size": None}, "hidden_size is None, expected an integer"),
+        (1, {"input_ids": ("a", 5)}, "input_ids has 'a', expected integers"),
+        (1, {"output_shape": (4, 5.0)}, "output_shape has 5.0, expected integers"),
         (1, {"output_type": "float32"}, "output_type is 'float32', expected one of Float16, BFloat16"),
     ],
 )
@@ -200,6 +204,7 @@ def test_not_valid(index, changes, message, steps):
     validation = operation.validate()
     assert not validation
     assert len(validation) == 1
+    assert str(changes.get("input_index", "h")) in str(operation)
     with pytest.raises(ValueError, match=f"^GradLSTMCell: {message}"):
         raise ValueError(str(validation))
     (positional, named), _ = steps[GradLSTMCellInputOp]

@@ -330,6 +330,18 @@ def test_in_place_equals_torch(case):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
+def test_in_place_on_expanded_tensors():
+    """With a gradient, the backward would write to one place several times."""
+    x = draw(1, 4)
+    expanded = x.clone().expand(3, 4)
+    assert torch.equal(xpgrad_torch.ReLU(inplace=True)(expanded), x.relu().expand(3, 4))
+    leaf = x.clone().requires_grad_()
+    between = (leaf * 1.5).expand(3, 4)
+    with pytest.raises(ValueError, match=r"relu: input is expanded \(shape \(3, 4\), strides \(0, 1\)\)"):
+        xpgrad_torch.ReLU(inplace=True)(between)
+    assert torch.equal(between, (leaf * 1.5).expand(3, 4))
+
+
 @every_writing
 def test_in_place_is_differentiable_twice(case):
     def call(x):

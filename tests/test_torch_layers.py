@@ -415,6 +415,10 @@ def test_tensors_without_data(rnn):
     assert output.device.type == "meta"
     assert output.shape == (T, N, 2 * H)
     assert all(final.shape == (4, N, H) for final in finals)
+    resets = torch.zeros(T, N, dtype=torch.bool, device="meta")
+    for given in ({"lengths": [T] * N}, {"reset": resets}):
+        with pytest.raises(ValueError, match="is given with an input on the meta device, expected None"):
+            ours(torch.empty(T, N, I, device="meta"), **given)
 
 
 @every_rnn

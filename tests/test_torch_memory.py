@@ -223,17 +223,19 @@ def test_bad_save(save, error, words):
         assert all(word in str(caught.value) for word in words)
 
 
-def test_segments_do_not_deal_alphas_to_two_directions():
-    module = xpgrad_torch.LSTM(
-        2,
-        3,
-        bidirectional=True,
-        activations=["HardSigmoid", "Tanh", "Tanh"] * 2,
-        activation_alpha=[0.3],
-        save=2,
-    )
-    with pytest.raises(ValueError, match="save is 2, expected 'all' or 'states' where activation_alpha"):
-        module(torch.zeros(3, 1, 2))
+def test_each_direction_of_segments_has_its_own_alphas_and_betas():
+    X, found = torch.randn(5, 2, 3, dtype=torch.float64), []
+    options = {
+        "activations": ["HardSigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Affine", "Tanh"],
+        "activation_alpha": [0.3, 0.2, 0.25, 0.9], "activation_beta": [0.4, 0.45, 0.1],
+    }  # fmt: skip
+    for save in ("all", 2):
+        torch.manual_seed(0)
+        module = xpgrad_torch.LSTM(3, 4, bidirectional=True, dtype=torch.float64, save=save, **options)
+        output, _ = module(X)
+        found.append([output, *torch.autograd.grad(output.square().sum(), list(module.parameters()))])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @every_rnn

@@ -136,7 +136,7 @@ def test_onnx_runs_back(operator: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert len(folders) == 2 * report.count(" written\n") > 0
     for folder in folders:
         model = onnx.load(folder / "model.onnx")
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(model, full_check=True)
         data = folder / "test_data_set_0"
 
         def read(kind: str, values: Any, data: Path = data) -> dict[str, np.ndarray]:

@@ -50,7 +50,10 @@ class JaxKernel(KernelDescription):
         if (cell := described.get("cell")) is not None:
             self.key = f"cell_{name}_{cell.digest}"
             self.result, self.gradient_result = cell.results
-        self.call = functools.partial(run_foreign, self.function(0), keep_products=self.keeps_products)
+        absent: dict[str, Any] = dict.fromkeys(self.operands)  # some functions take None, and have no default
+        self.call = functools.partial(
+            run_foreign, self.function(0), keep_products=self.keeps_products, **absent
+        )
         self._gradient = functools.partial(run_foreign, self.function(1))
         self.is_recurrent = not {"R", "sequence_lens"}.isdisjoint(self.operands)
         """Whether the whole kernel is one program; other kernels have programs for their loops."""

@@ -65,6 +65,8 @@ def write(vector: Any, folder: Path, name: str) -> None:
     pair = _OPERATORS.get(vector.operator)
     if pair is None:
         raise NotImplementedError(f"ONNX has no {vector.operator}")
+    if vector.operator == "celu" and vector.inputs["X"].dtype != np.float32:
+        raise NotImplementedError("ONNX's Celu has no other dtype than float32")
     attributes = dict(vector.attributes)
     gradient = pair.gradient
     if vector.operator == "gelu" and attributes.get("approximate") == "tanh":
@@ -119,6 +121,8 @@ def _test(
     results = {**vector.outputs, **vector.gradients}
     results |= {f"Y{end}": vector.outputs[f"{state}"] for state, end in _states(vector)}
     known = {**vector.inputs, **vector.outputs, **vector.cotangents}
+    if "sequence_lens" in known:  # ONNX's operators take no other integers
+        known["sequence_lens"] = known["sequence_lens"].astype(np.int32)
     if definition.name == "SoftmaxCrossEntropyLossGrad":
         known["log_prob"] = _log_probabilities(vector)
     inputs = list(_given(definition.inputs, known))

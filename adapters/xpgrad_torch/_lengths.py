@@ -42,6 +42,11 @@ def with_resets(operator: str, X: Any, lengths: Tensor | None, reset: Any, layou
 
     `reset` has booleans, (T, N) in layout 0 and (N, T) in layout 1. The kernel checks X and the lengths.
     """
+    if isinstance(X, Tensor) and X.is_meta and not (lengths is None and reset is None):
+        raise ValueError(
+            f"{operator}: {'reset' if lengths is None else 'sequence_lens'} is given with an input on the "
+            "meta device, expected None: a meta tensor has no numbers"
+        )
     if reset is None or not isinstance(X, Tensor) or X.dim() != 3 or layout not in (0, 1):
         return lengths
     T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from xpgrad._operators.arguments import check_lengths_within
+from xpgrad._operators.for_adapters import halves_of_activations
 from xpgrad._operators.resets import has_resets
 from xpgrad_torch._autograd import TorchKernel, apply, is_followed
 from xpgrad_torch._stacked import joined
@@ -42,7 +43,7 @@ def apply_in_segments(
     named = dict(zip(kernel.operands, operands, strict=True))
     parts = [
         _run_segments(kernel, one, own, steps, grad_only)
-        for one, own in _directions(kernel, named, attributes, steps)
+        for one, own in _directions(kernel, named, attributes)
     ]
     if len(parts) == 1:
         return parts[0]
@@ -53,25 +54,17 @@ def apply_in_segments(
 
 
 def _directions(
-    kernel: TorchKernel, operands: Mapping[str, Tensor | None], attributes: dict[str, Any], save: int
+    kernel: TorchKernel, operands: Mapping[str, Tensor | None], attributes: dict[str, Any]
 ) -> list[tuple[dict[str, Tensor | None], dict[str, Any]]]:
     """Return the operands and attributes of each direction."""
     if attributes["direction"] != "bidirectional":
         return [(dict(operands), attributes)]
-    names = attributes.get("activations")
+    names, halves = attributes.get("activations"), list[dict[str, Any]]([{}, {}])
     if names is not None:
-        for name in ("activation_alpha", "activation_beta"):
-            if attributes[name]:
-                raise ValueError(
-                    f"{kernel.name}: save is {save}, expected 'all' or 'states' where {name} is given for "
-                    "two directions"
-                )
+        halves = halves_of_activations(names, attributes["activation_alpha"], attributes["activation_beta"])
     directions = []
     for number, direction in enumerate(("forward", "reverse")):
-        own = attributes | {"direction": direction}
-        if names is not None:
-            half = len(names) // 2
-            own["activations"] = names[half:] if number else names[:half]
+        own = attributes | {"direction": direction} | halves[number]
         taken = {name: _narrow(kernel, name, x, attributes, "D", number, 1) for name, x in operands.items()}
         directions.append((taken, own))
     return directions

@@ -155,4 +155,10 @@ def _run_in_place(kernel: TorchKernel, X: Tensor, attributes: Mapping[str, Any],
     if base_of(X).is_leaf:
         # PyTorch raises this error too, but only after the kernel has overwritten the values.
         raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
+    if any(not stride and size > 1 for stride, size in zip(X.stride(), X.shape, strict=True)):
+        # PyTorch raises an error too, but in the backward.
+        raise ValueError(
+            f"{kernel.name}: input is expanded (shape {tuple(X.shape)}, strides {X.stride()}) and requires a "
+            "gradient, expected input.contiguous() to write over"
+        )
     return _apply_unwatched(X, None if kernel.saved else X.clone(), (kernel, {}, attributes, True))

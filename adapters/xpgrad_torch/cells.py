@@ -20,7 +20,7 @@ _kernels: dict[str, TorchKernel] = {}  # by the names of their operators, which 
 _registering = LastingLock()
 
 
-def _kernel_of(cell: xpgrad.Cell) -> TorchKernel:
+def kernel_of(cell: xpgrad.Cell) -> TorchKernel:
     """Return the kernel of a cell and of all equal cells, which the first use makes."""
     if not isinstance(cell, xpgrad.Cell):
         raise TypeError(f"run_cell: cell is {type(cell).__name__}, expected xpgrad.Cell")
@@ -113,7 +113,7 @@ def run_cell(
     >>> R.grad.shape
     torch.Size([1, 5, 5])
     """
-    kernel, name = _kernel_of(cell), cell.__name__
+    kernel, name = kernel_of(cell), cell.__name__
     check_save(name, save, steps=False)
     parameters: dict[str, Any] = {"W": W, "R": R, "v": v}
     for kind, parameter in parameters.items():
@@ -187,7 +187,7 @@ class CellLayer(SequenceLayer):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        _kernel_of(cell)
+        kernel_of(cell)
         check_sizes(type(self).__name__, input_size, hidden_size, cell.heads)
         tails: dict[str, tuple[int, ...]] = {
             "W": (input_size,), "R": (hidden_size // cell.heads,), "v": ()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
+import array_api_compat.torch as xp
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +11,7 @@ from xpgrad._operators.for_adapters import GRU_D_FILL, GRU_D_GRU, GRUDCall
 from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import type_of
 from xpgrad_torch._sequence_layer import SequenceLayer, check_sizes
-from xpgrad_torch.cells import run_cell
+from xpgrad_torch.cells import kernel_of, run_cell
 
 __all__ = ["GRUD"]
 
@@ -86,7 +87,8 @@ def gru_d(
             raise TypeError(f"gru_d: {name} is {type(x).__name__}, expected torch.Tensor")
     if isinstance(mask, Tensor) and mask.requires_grad:
         raise ValueError("gru_d: mask requires a gradient, expected a mask, which has none")
-    call = GRUDCall("gru_d", operands, sequence_lens, direction, layout, reset)
+    known = xp if torch.compiler.is_compiling() else None
+    call = GRUDCall("gru_d", operands, sequence_lens, direction, layout, reset, known)
     parts = []
     for d in range(len(call.directions)):
         options: dict[str, Any] = {**call.options(d), "save": save}
@@ -100,7 +102,7 @@ def gru_d(
         )  # fmt: skip
         parts.append((H_all, H_t))
     H_all, H_t = (torch.cat(each, dim) for each, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
-    return call.turned(H_all), call.turned(H_t)
+    return call.rounded(call.turned(H_all)), call.rounded(call.turned(H_t))
 
 
 class GRUD(SequenceLayer):
@@ -169,6 +171,8 @@ class GRUD(SequenceLayer):
         save: str = "all",
     ) -> None:
         check_sizes("GRUD", input_size, hidden_size)
+        for cell in (GRU_D_FILL, GRU_D_GRU):
+            kernel_of(cell)  # torch.compile cannot register them
         I, H = input_size, hidden_size
         shapes: dict[str, tuple[int, ...] | None] = {"W": (3 * H, 2 * I), "R": (3 * H, H)}
         shapes |= {"B": (3 * H,) if bias else None, "decay_x": (2, I), "decay_h": (H, I + 1)}

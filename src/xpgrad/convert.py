@@ -143,6 +143,8 @@ def convert(
         raise TypeError(
             f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
         )
+    check_choice(_CONVERT, "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    check_choice(_CONVERT, "gradients", gradients, (False, True))
     if operator == "slstm":
         if biases is not None:
             raise ValueError(f"convert: biases is {biases} with operator 'slstm', expected None: it has one")
@@ -151,12 +153,10 @@ def convert(
     cells = _cell_layouts.CELLS[operator]
     check_choice(_CONVERT, "source", source, (*layouts, *cells))
     check_choice(_CONVERT, "target", target, (*layouts, *cells))
-    check_choice(_CONVERT, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     if biases is not None:
         check_choice(_CONVERT, "biases", biases, (1, 2))
         if target != "keras":
             raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
-    check_choice(_CONVERT, "gradients", gradients, (False, True))
     if source == "torch":
         parameters = _without_layer(parameters)
     if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
@@ -194,20 +194,21 @@ def convert(
 
 
 def _check_hidden_sizes(given: Mapping[str, Any], layout: _WeightLayout, halves: list[Any] | None) -> None:
-    """Raise ValueError for arrays of different hidden sizes H."""
+    """Raise ValueError for arrays of different hidden sizes H or leading axes."""
     gates, rows = len(layout.gates), -1 if layout.transposed else -2
     weights = [name for name in (layout.input, layout.recurrent) if name in given]
-    sizes = {name: given[name].shape[rows] // gates for name in weights}
+    sizes = {name: (*given[name].shape[:-2], given[name].shape[rows] // gates) for name in weights}
     if halves is not None:
-        sizes[layout.biases[0]] = halves[0].shape[-1] // gates
+        sizes[layout.biases[0]] = (*halves[0].shape[:-1], halves[0].shape[-1] // gates)
     if layout.peephole is not None and layout.peephole in given:
+        shape = given[layout.peephole].shape
         _check_multiple(layout.peephole, given[layout.peephole], -1, 3)
-        sizes[layout.peephole] = given[layout.peephole].shape[-1] // 3
+        sizes[layout.peephole] = (*shape[:-1], shape[-1] // 3)
     first = next(iter(sizes))
     for name, size in sizes.items():
         if size != sizes[first]:
             raise ValueError(
-                f"convert: {name} has shape {tuple(given[name].shape)}, of H = {size}, expected H = "
+                f"convert: {name} has shape {tuple(given[name].shape)}, so (..., H) = {size}, expected "
                 f"{sizes[first]}, as {first} with shape {tuple(given[first].shape)}"
             )
 

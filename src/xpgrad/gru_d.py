@@ -119,14 +119,26 @@ GRU = Cell(_decaying_gru, W="z r h", R="z r h", v="z r h", inputs="gap", name="g
 
 
 class GRUDCall:
-    """A checked call with time-major arrays, and the operands of both cells for each direction."""
+    """A checked call with time-major arrays, and the operands of both cells for each direction.
+
+    With a namespace `xp`, for a compiler that cannot trace `check_arrays`, the cells check the arrays' dtypes
+    and devices.
+    """
 
     def __init__(
-        self, operator: str, arrays: Mapping[str, Any], lengths: Any, direction: str, layout: int, reset: Any
+        self,
+        operator: str,
+        arrays: Mapping[str, Any],
+        lengths: Any,
+        direction: str,
+        layout: int,
+        reset: Any,
+        xp: Any = None,
     ) -> None:
         self.operator, self.layout = operator, layout
         check_given(operator, {name: arrays[name] for name in _ARGUMENTS[:7]})
-        xp = check_arrays(operator, dict(arrays))
+        if xp is None:
+            xp = check_arrays(operator, dict(arrays))
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.directions = ("forward", "reverse") if direction == "bidirectional" else (direction,)

@@ -85,12 +85,12 @@ class GradOperation:
         Validation
             True if nothing is wrong; otherwise the errors, as a tuple and when printed.
         """
-        problems = [*self._wrong_numbers(), *self._wrong_shape()]
+        problems = self._wrong_types() or [*self._wrong_numbers(), *self._wrong_shape()]
         if not isinstance(self.output_type, str) or self.output_type not in _TYPES:
             problems.append(f"output_type is {self.output_type!r}, expected one of {', '.join(_TYPES)}")
         return Validation(f"{self.operation}: {problem}" for problem in problems)
 
-    def _wrong_numbers(self) -> list[str]:
+    def _wrong_types(self) -> list[str]:
         numbers = {
             "hidden_size": self.hidden_size,
             "input_index": self.input_index,
@@ -101,8 +101,16 @@ class GradOperation:
             for name, number in numbers.items()
             if not isinstance(number, Integral)
         ]
-        if problems:
-            return problems
+        rows = {"input_ids": self.input_ids, "output_shape": self.output_shape}
+        return problems + [
+            f"{name} has {number!r}, expected integers"
+            for name, row in rows.items()
+            for number in row
+            if not isinstance(number, Integral)
+        ]
+
+    def _wrong_numbers(self) -> list[str]:
+        problems = []
         if self.output_id < 0:
             problems.append(f"output_id is {self.output_id}, expected at least 0")
         if self.output_id in self.input_ids:
@@ -150,8 +158,8 @@ class GradOperation:
         return self.inputs[self.input_index]
 
     def __str__(self) -> str:
-        known = 0 <= self.input_index < len(self.inputs)
-        name = self.input_name if known else f"input[{self.input_index}]"
+        is_known = self.input_index in range(len(self.inputs))
+        name = self.inputs[int(self.input_index)] if is_known else f"input[{self.input_index}]"
         taken = ", ".join(f"t{number}" for number in self.input_ids)
         return (
             f"t{self.output_id} = {self.operation}[{name}, hidden={self.hidden_size}]({taken}) : "

@@ -20,6 +20,8 @@ _NEVER = {
     "__float__": "float or a function of math", "__int__": "int", "__index__": "range or an index",
     "__setitem__": "an assignment to an index", "__len__": "len", "__iter__": "a loop",
     "__getitem__": "an index", "__array__": "numpy.asarray",
+    "__contains__": "in", "__round__": "round", "__divmod__": "divmod", "__complex__": "complex",
+    "__floor__": "math.floor", "__ceil__": "math.ceil", "__trunc__": "math.trunc",
 }  # fmt: skip
 
 

@@ -107,13 +107,16 @@ LOG_SOFTMAX_GRAD = RowFormula(
 
 
 def target(xp: Any, x: Any, p: Any, label: Any, number: Any, weight: Any, keep: Any, spread: Any) -> Any:
-    """A class's target, smoothed and weighted: its probability, or 1 for the label."""
+    """A class's target, smoothed and weighted: its probability, or 1 for the label.
+
+    The weight of a class that no sample has may be infinite, as 1 / its frequency.
+    """
     if p is not None:
         t = p * keep + spread
     else:
         spread = xp.zeros_like(x) + spread
         t = xp.where(number == label, spread + keep, spread)
-    return t if weight is None else t * weight
+    return t if weight is None else times_share(xp, t, weight)
 
 
 def exponential_and_share(
@@ -144,17 +147,14 @@ def factors(xp: Any, total: Any, mass: Any, d: Any) -> tuple:
     return d, times_share(xp, d, mass / total)
 
 
-def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
-    """The gradient. A row with NaN has it in its factor, unless it is ignored."""
-    return finite_or_zero(xp, e) * share_factor - t * factor
-
-
 def cross_entropy_pullback(
     xp: Any, e: Any, factor: Any, share_factor: Any, p: Any, label: Any, number: Any, weight: Any,
     *, keep: Any, spread: Any,
 ) -> tuple:  # fmt: skip
+    """The gradient. A row with NaN has it in its factor, unless it is ignored."""
     t = target(xp, e, p, label, number, weight, keep, spread)
-    return (difference(xp, e, t, factor, share_factor),)
+    part = t * factor if weight is None else times_share(xp, factor, t)
+    return (finite_or_zero(xp, e) * share_factor - part,)
 
 
 # p, or label and number, and weight may be None

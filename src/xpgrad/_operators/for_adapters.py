@@ -11,6 +11,7 @@ from xpgrad._calls.mapped_call import Mapped, MappedCall
 from xpgrad._calls.plans import lengths_of
 from xpgrad._calls.shared_steps import largest_steps
 from xpgrad._conv.geometry import ConvGeometry
+from xpgrad._recurrent.activation_choice import halves as halves_of_activations
 from xpgrad.gru_d import FILL as GRU_D_FILL
 from xpgrad.gru_d import GRU as GRU_D_GRU
 from xpgrad.gru_d import GRUDCall
@@ -24,6 +25,7 @@ __all__ = [
     "Mapped",
     "MappedCall",
     "PlannedCall",
+    "halves_of_activations",
     "largest_steps",
     "lengths_of",
     "run_foreign",

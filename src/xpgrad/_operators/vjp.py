@@ -13,7 +13,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj, is_torch_array
 
 from xpgrad import activations, losses, softmax
-from xpgrad._operators.arguments import check_array, check_cotangents
+from xpgrad._operators.arguments import check_array, check_cotangents, is_list
 from xpgrad._operators.gradient_rules import RULES, GradientRule
 from xpgrad._operators.types import A, Array, MaybeNone, Wanted
 from xpgrad.activations import PReLUGrads
@@ -115,6 +115,8 @@ def _as_they_are(name: str, value: Any) -> Any:
         return tuple(value)
     if name in ("sequence_lens", "reset") and is_array_api_obj(value):
         return array_namespace(value).asarray(value, copy=True)
+    if is_list(value) and not isinstance(value, list | tuple):
+        return tuple(value)
     return copy.copy(value) if isinstance(value, list) else value
 
 

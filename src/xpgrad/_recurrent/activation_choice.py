@@ -48,6 +48,23 @@ def choose_activations(
     return [choices[d * count : (d + 1) * count] for d in range(D)]
 
 
+def halves(
+    names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
+) -> list[dict[str, Any]]:
+    """The activations' attributes for each of two directions, as a call in one direction takes them."""
+    middle = len(names) // 2
+    first = [ONNX_ACTIVATIONS.get(str(name).lower()) for name in names[:middle]]
+    rows = {"activations": names, "activation_alpha": alphas, "activation_beta": betas}
+    cuts = {"activations": middle}
+    for parameter in ("alpha", "beta"):  # the first direction's activations take the first values
+        takers = [one for one in first if getattr(one, parameter, None) is not None]
+        cuts[f"activation_{parameter}"] = len(takers)
+    return [
+        {name: row and row[: cuts[name]] for name, row in rows.items()},
+        {name: row and row[cuts[name] :] for name, row in rows.items()},
+    ]
+
+
 def _deal(
     operator: str, name: str, values: Sequence[float] | None, defaults: list[float | None]
 ) -> list[float]:

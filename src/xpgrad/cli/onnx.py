@@ -62,8 +62,17 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 def _problem(args: argparse.Namespace) -> str | None:
     """Why the arguments cannot be used together, or None."""
+    names = [name for name, _ in args.set]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        return f"--set gives {repeated[0]} twice, expected each input once"
     if args.train is not None:
-        return unwritable("--train", args.train)
+        if problem := unwritable("--train", args.train):
+            return problem
+        for path in (args.train, _values_beside(args.train)):
+            if path.exists() and args.model.exists() and path.samefile(args.model):
+                return f"--train is {args.train}, expected another file: it would replace the model"
+        return None
     needless = [name for name in ("loss", "optimizer") if getattr(args, name) is not None]
     return f"--{needless[0]} goes with --train" if needless else None
 
@@ -113,13 +122,18 @@ def run(args: argparse.Namespace) -> int:
     return 0 if args.train is None else _write_step(model, args)
 
 
+def _values_beside(train: Path) -> Path:
+    """The file of a step's first values."""
+    return train.with_name(f"{train.stem}.values{train.suffix}")
+
+
 def _write_step(model: Any, args: argparse.Namespace) -> int:
     """Write the step of training and its first values, and return the command's status."""
     import onnx
 
     from xpgrad_onnx import constant_model, initial_values, training_model
 
-    values = args.train.with_suffix(f".values{args.train.suffix}")
+    values = _values_beside(args.train)
     optimizer: Any = args.optimizer or _OPTIMIZER
     try:
         step = training_model(model, args.loss or _LOSS, optimizer=optimizer, inputs=dict(args.set))
