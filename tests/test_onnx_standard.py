@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator  # isort: skip
 
 import onnx_backend
 import xpgrad
-from xpgrad_onnx import gradient_model, operators
+from xpgrad_onnx import gradient_model, operators, training_model
 from xpgrad_onnx._coverage import coverage, newest
 
 
@@ -333,6 +333,153 @@ def test_operators_of_others_are_refused() -> None:
     model.opset_import.append(helper.make_opsetid("com.other", 1))
     with pytest.raises(ValueError, match=r"gradient_model: the model has com\.other\.Mystery, expected"):
         gradient_model(model, loss="y", standard=True)
+
+
+def gradients(text: str, feed: dict[str, Any], wrt: list[str] | None = None, **options: Any) -> Any:
+    """Check a model in its own text, and the gradient of y by a cotangent."""
+    if "loss" not in options:
+        model = parser.parse_model(text)
+        Y = runtime(model).run(["y"], feed)[0]
+        feed = feed | {"y_grad": draw(*Y.shape, seed=1)}
+    return check(parser.parse_model(text), [feed], wrt, **options)
+
+
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_of_inferred_sizes(name: str, axis: int) -> None:
+    """An inferred size may be equal to any: the rows were taken along a wrong axis."""
+    gradients(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[b, t, 4] x) => (float[p, q, r] y) {{
+            c = Concat <axis = 1> (x, x)
+            k = Transpose <perm = [0, 2, 1]> (c)
+            q = MatMul (c, k)
+            y = {name} <axis = {axis}> (q)
+        }}""",
+        {"x": draw(2, 3, 4)}, ["x"],
+    )  # fmt: skip
+
+
+def test_a_cross_entropy_of_any_number_of_classes() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n, c] x) => (float[n, c] y) { y = Tanh (x) }"""
+    gradients(text, {"x": draw(5, 3), "labels": np.asarray([0, 2, 1, 1, 0])}, ["x"], loss="cross_entropy")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_rows_of_attention_without_an_element() -> None:
+    """Their softmax is NaN in runtimes; what Attention takes of it has no gradient."""
+    gradients(
+        """<ir_version: 10, opset_import: ["": 23]>
+        g (float[1, 1, 2, 2] x, bool[2, 2] mask) => (float[1, 1, 2, 2] y) <float[2, 2] W = {1, 2, 3, 4}> {
+            k = MatMul (x, W)
+            y = Attention (x, k, x, mask)
+        }""",
+        {"x": draw(1, 1, 2, 2), "mask": np.asarray([[False, False], [True, True]])},
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "channels"),
+    [
+        ('DepthToSpace <blocksize = 2, mode = "DCR">', 8), ('DepthToSpace <blocksize = 2, mode = "CRD">', 8),
+        ("SpaceToDepth <blocksize = 2>", 2),
+    ],
+)  # fmt: skip
+def test_pixels_that_move(node: str, channels: int) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[b, c, h, w] x) => (float[b, d, i, j] y) {{
+        a = Tanh (x)
+        y = {node} (a)
+    }}"""
+    gradients(text, {"x": draw(2, channels, 4, 6)}, ["x"])
+
+
+def test_unpooled_maxima() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[b, 1, h, w] x) => (float[b, 1, h, w] y) {
+        s = Mul (x, x)
+        p, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (s)
+        y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (p, i)
+    }"""
+    gradients(text, {"x": draw(2, 1, 4, 6)}, ["x"])
+
+
+def test_one_name_for_two_sizes() -> None:
+    """PyTorch's exporter names axes of outputs so, behind Resize and Pad; runtimes ignore it."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[b, 2, h, w] x) => (float[q, 1, q, p] y)
+        <float[1, 2, 1, 1] W = {1, 2}, float[1] B = {1}> {
+        r = Tanh (x)
+        y = Conv (r, W, B)
+    }"""
+    gradients(text, {"x": draw(2, 2, 3, 5)})
+
+
+def test_channels_that_only_the_weights_tell() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n, c, h, w] x) => (float[n, d, i, j] y)
+        <float[4, 1, 2, 1] W = {1, 2, 3, 4, 5, 6, 7, 8}, float[4, 1, 1, 2] V = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        a = Conv <group = 4> (x, W)
+        y = ConvTranspose (a, V)
+    }"""
+    gradients(text, {"x": draw(2, 4, 5, 6)})
+
+
+@pytest.mark.parametrize(
+    "node", ["Gelu (a)", "FastGelu (a)", "FastGelu (a, b)", "QuickGelu (a)", "BiasGelu (a, b)"]
+)
+def test_shapes_behind_operators_of_onnx_runtime(node: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[n, m, 2] x) => (float[n, m, 2] y) <float[2, 2] W = {{1, 2, 3, -4}}, float[2] b = {{1, 2}}> {{
+        a = MatMul (x, W)
+        t = com.microsoft.{node}
+        n = LayerNormalization (t, b)
+        y = MatMul (n, W)
+    }}"""
+    gradients(text, {"x": draw(2, 3, 2)})
+
+
+def test_products_of_unknown_rank() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+        g (float[2, 2, 3] th, int64[4] s) => (float[2, 5, 6, 2] y) {
+        y = AffineGrid (th, s)
+    }"""
+    gradients(text, {"th": draw(2, 2, 3), "s": np.asarray([2, 1, 5, 6])}, ["th"])
+
+
+def test_a_loop_whose_body_states_no_shape() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]>
+        g (float[n, 4] x, int64 k) => (float[n, 4] y) <bool c = {1}> {
+            y = Loop (k, c, x) <body = b (int64 i, bool c1, float h) => (bool c2, float h2) {
+                c2 = Identity (c1)
+                a = Mul (h, x)
+                h2 = Sigmoid (a)
+            }>
+        }"""
+    )
+    body = model.graph.node[0].attribute[0].g
+    for value in (body.input[2], body.output[1]):
+        value.type.tensor_type.ClearField("shape")
+    feed = {"x": draw(3, 4), "k": np.asarray(3), "y_grad": draw(3, 4, seed=1)}
+    ours = ReferenceEvaluator(gradient_model(model, ["x"]), new_ops=operators())
+    session = runtime(gradient_model(model, ["x"], standard=True))
+    assert worst(*(run.run(["x_grad"], feed)[0] for run in (session, ours))) < 2e-5
+
+
+CLASSIFIER = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+    g (float[n, 2] x) => ({}) <float[2, 3] W = {{1, 2, 3, 4, 5, 6}}> {{
+        s = MatMul (x, W)
+        i = ArgMax <axis = 1, keepdims = 0> (s)
+        lab = ai.onnx.ml.LabelEncoder <keys_int64s = [0, 1, 2], values_int64s = [5, 6, 7]> (i)
+    }}"""
+
+
+def test_labels_beside_scores() -> None:
+    """As classifiers of scikit-learn have."""
+    step = training_model(
+        parser.parse_model(CLASSIFIER.format("float[n, 3] s, int64[n] lab")), "cross_entropy"
+    )
+    assert step.graph.output[0].name == "loss"
+    runtime(step)
+    model = parser.parse_model(CLASSIFIER.format("int64[n] lab, float[n, 3] s"))
+    with pytest.raises(ValueError, match="takes the first output, and 'lab' has the type int64, expected"):
+        training_model(model, "cross_entropy")
 
 
 def standard(*arguments: Any, **options: Any) -> Any:

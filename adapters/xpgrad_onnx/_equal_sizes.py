@@ -31,6 +31,11 @@ def with_equal_sizes(nodes: Iterable[onnx.NodeProto], shapes: Mapping[str, Shape
         if node.domain not in ("", "ai.onnx") or not shapes.keys() >= {*given, node.output[0]}:
             continue
         before = [shape(name) for name in given]
+        if node.op_type in ("Conv", "ConvTranspose"):
+            channels = _channels(node, before[1])
+            if isinstance(channels, int) and isinstance(before[0][1], str):
+                names[before[0][1]] = channels
+                before[0] = shape(given[0])
         if node.op_type in _WINDOWS:
             sizes = _behind_windows(node, *before[:2])
         elif node.op_type in _BROADCAST:
@@ -41,6 +46,14 @@ def with_equal_sizes(nodes: Iterable[onnx.NodeProto], shapes: Mapping[str, Shape
             if size is not None and isinstance(made, str) and made.startswith(_MADE_UP):
                 names[made] = size
     return {name: shape(name) for name in shapes}
+
+
+def _channels(node: onnx.NodeProto, W: Shape) -> int | str | None:
+    """The input's channels, which the weights tell."""
+    if node.op_type == "ConvTranspose":
+        return W[0]
+    group = next((a.i for a in node.attribute if a.name == "group"), 1)
+    return group * W[1] if isinstance(W[1], int) else None
 
 
 def _behind_windows(node: onnx.NodeProto, X: Shape, W: Shape = ()) -> list[int | str | None]:

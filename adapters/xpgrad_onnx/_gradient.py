@@ -158,6 +158,12 @@ def _loss(graph: Graph, loss: str) -> str:
     scores = outputs[0]
     kind = graph.types.get(scores, onnx.TensorProto.FLOAT)
     shape = graph.shapes.get(scores)
+    if not graph.is_float(scores):
+        raise ValueError(
+            f"gradient_model: loss {loss!r} takes the first output, and {scores!r} has the type "
+            f"{helper.tensor_dtype_to_np_dtype(kind)}, expected floating-point numbers: put such an output "
+            "first"
+        )
     if loss == "cross_entropy":
         labels = None if shape is None else (shape[:1] + shape[2:])
         target = _input(graph, "labels", onnx.TensorProto.INT64, labels)

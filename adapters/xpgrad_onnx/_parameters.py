@@ -30,7 +30,7 @@ def parameters(graph: Graph, found: Simplified, ends: set[str]) -> tuple[list[st
     """The parameters in the model's order, and why other floating-point constants are no parameters."""
     reached = smooth_sources(graph.nodes, ends, graph)
     fixed, weights, operands = _feeding_fixed(graph), _feeding(graph, _WEIGHTS), _feeding(graph, None)
-    declared = _declared(graph)
+    declared, buffers = (_declared(graph, kind) for kind in ("PARAMETER", "BUFFER"))
     names, others = [], {}
     for tensor in graph.proto.initializer:
         name = tensor.name
@@ -42,6 +42,8 @@ def parameters(graph: Graph, found: Simplified, ends: set[str]) -> tuple[list[st
             others[name] = UNREACHED
         elif name in fixed:
             others[name] = "bounds, an exponent, statistics or the like"
+        elif name in buffers:
+            others[name] = "a buffer, by the exporter's mark"
         elif name in declared or name in weights:
             names.append(name)
         elif number:
@@ -86,10 +88,10 @@ def _feeding(graph: Graph, places: dict[str, tuple[int, ...]] | None) -> set[str
     return found - {""}
 
 
-def _declared(graph: Graph) -> set[str]:
-    """The parameters that PyTorch's exporter marks."""
+def _declared(graph: Graph, kind: str) -> set[str]:
+    """The parameters, or the buffers, that PyTorch's exporter marks."""
     return {
         value.name
         for value in graph.proto.value_info
-        if any(p.key.endswith("InputSpec.kind") and p.value == "PARAMETER" for p in value.metadata_props)
+        if any(p.key.endswith("InputSpec.kind") and p.value == kind for p in value.metadata_props)
     }

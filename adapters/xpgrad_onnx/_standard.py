@@ -22,7 +22,7 @@ from xpgrad_onnx._operators import DEFINITIONS
 from xpgrad_onnx._scopes import all_nodes, name_results, reads, set_nodes, subgraphs
 from xpgrad_onnx._sizes import Size, symbol
 
-_STANDARD = ("", "ai.onnx")
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 _RECURRENT = ("GRU", "LSTM", "RNN")  # not every runtime has their lengths, directions and activations
 
 

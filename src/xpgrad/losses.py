@@ -276,7 +276,8 @@ class _CrossEntropy:
         self.weight = None
         if weights is not None:
             self.weight = computation.reshape(computation.lift(weights), (1, classes, 1))
-        self.numbers = (1 - smoothing, smoothing / classes)
+        # a number of classes that is not known before a graph runs has no quotient
+        self.numbers = (1 - smoothing, smoothing / classes if smoothing else 0.0)
         self.probabilities = self.label = self.number = self.counts = None
 
     def check_numbers(self, labels: Any, ignore_index: Any) -> None:

@@ -66,7 +66,23 @@ def _prelu(call: Backward) -> Grads:
 @rule("Softmax", "LogSoftmax")
 def _softmax(call: Backward) -> Grads:
     gradient, axis = f"{call.node.op_type}Grad_13", call.attributes.get("axis", -1)
-    return [call.graph.op(gradient, call.dY, call.node.output[0], domain=MICROSOFT, axis=axis)]
+    graph, dY, Y = call.graph, call.dY, call.node.output[0]
+    if _is_chosen_from(call):
+        unused = graph.op("And", graph.op("IsNaN", Y), graph.op("Equal", dY, graph.number(0)))
+        Y = graph.op("Where", unused, graph.number(0), Y)
+    return [graph.op(gradient, dY, Y, domain=MICROSOFT, axis=axis)]
+
+
+def _is_chosen_from(call: Backward) -> bool:
+    """Whether a Where takes the result, as Attention's, whose rows without an element are NaN until then."""
+    names = {call.node.output[0]}
+    for node in call.graph.nodes:
+        if not names.isdisjoint(node.input):
+            if node.op_type == "Where":
+                return True
+            if node.op_type == "Cast":
+                names.add(node.output[0])
+    return False
 
 
 @rule("SoftmaxCrossEntropyLoss")

@@ -124,7 +124,24 @@ def _among_zeros(call: Backward, dY: str, starts: Mapping[int, int], counts: Seq
     return graph.op("Pad", dY, graph.op("Concat", before.name, zeros.of("Sub", before).name, axis=0))
 
 
-@rule("GatherElements", "GatherND", "Tile", "DepthToSpace", "SpaceToDepth", "Compress")
+@rule("DepthToSpace")
+def _depth_to_space(call: Backward) -> Grads:
+    """The inverse; in mode CRD the channels of a block are not in front but behind."""
+    graph, block = call.graph, call.attributes["blocksize"]
+    moved = graph.op("SpaceToDepth", call.dY, blocksize=block)
+    if call.attributes.get("mode", "DCR") == "CRD":
+        spatial = graph.op("Slice", graph.op("Shape", moved), graph.constant([2]), graph.constant([4]))
+        apart = graph.op("Concat", graph.constant([0, block * block, -1]), spatial, axis=0)
+        moved = graph.op("Transpose", graph.op("Reshape", moved, apart), perm=[0, 2, 1, 3, 4])
+    return [graph.like(moved, call.node.input[0])]
+
+
+@rule("SpaceToDepth")
+def _space_to_depth(call: Backward) -> Grads:
+    return [call.graph.op("DepthToSpace", call.dY, blocksize=call.attributes["blocksize"])]
+
+
+@rule("GatherElements", "GatherND", "Tile", "Compress")
 def _selection(call: Backward) -> Grads:
     """Operators that only pick elements: applied to the elements' numbers, they return each one's origin."""
     return _back_to_places(call, call.node, [0])

@@ -67,13 +67,26 @@ def _matmul(call: Backward) -> Grads:
 
 
 def _products_of_unknown_rank(call: Backward) -> Grads:
-    """No operand may be a vector; Einsum refuses a vector when the graph runs."""
-    dY, A, B = call.term(call.dY), *(call.term(name) for name in call.node.input)
-    pairs = ("...ij,...kj->...ik", dY, B), ("...ji,...jk->...ik", A, dY)
-    return [
-        call.graph.summed_to(a.of("Einsum", b, equation=equation).name, None, name) if want else None
-        for (equation, a, b), name, want in zip(pairs, call.node.input, call.wanted, strict=True)
-    ]
+    """No operand may be a vector; a runtime refuses a vector when the graph runs."""
+    graph, dY, (A, B) = call.graph, call.dY, call.node.input
+    grads: list[str | None] = [None, None]
+    if call.wanted[0]:
+        grads[0] = graph.summed_to(graph.op("MatMul", dY, _matrices_transposed(call, B)), None, A)
+    if call.wanted[1]:
+        grads[1] = graph.summed_to(graph.op("MatMul", _matrices_transposed(call, A), dY), None, B)
+    return grads
+
+
+def _matrices_transposed(call: Backward, name: str) -> str:
+    """A stack of matrices of unknown rank with its last two axes swapped, as one row of matrices."""
+    graph, sizes = call.graph, call.term(call.graph.op("Shape", name))
+    cut, end = graph.constant([-2]), graph.constant([np.iinfo(np.int64).max])
+    lead, matrix = sizes.of("Slice", graph.constant([0]), cut), sizes.of("Slice", cut, end)
+    swapped = matrix.of("Gather", graph.constant([1, 0]))
+    count = graph.op("ReduceProd", lead.name, keepdims=1)
+    rows = graph.op("Reshape", name, graph.op("Concat", count, matrix.name, axis=0))
+    turned = graph.op("Transpose", rows, perm=[0, 2, 1])
+    return graph.op("Reshape", turned, graph.op("Concat", lead.name, swapped.name, axis=0))
 
 
 def _broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple | None:

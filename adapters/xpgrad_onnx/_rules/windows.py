@@ -106,13 +106,23 @@ def _max_pool(call: Backward) -> Grads:
 
 @rule("MaxUnpool")
 def _max_unpool(call: Backward) -> Grads:
-    """Unpool the elements' numbers, from 1 on, to find the place of each; 0 is an empty place."""
-    graph, X, kind = call.graph, call.term(call.node.input[0]), onnx.TensorProto.DOUBLE
+    """Unpool the elements' numbers, from 1 on, to find the place of each; 0 is an empty place.
+
+    Not all runtimes unpool other types than float32, which has all numbers below 2 ** 24: they go in parts.
+    """
+    graph, X = call.graph, call.term(call.node.input[0])
     one = graph.constant(1)
     count = X.of("Size").of("Add", one).name
     numbers = graph.like(graph.op("Range", one, count, one), X.name)
-    put = call.term(numbers).of("Cast", to=kind).of("MaxUnpool", *call.node.input[1:], **call.attributes)
-    total = added(call, count, put.of("Cast", to=onnx.TensorProto.INT64).name, call.dY)
+    radix = graph.constant(1 << 20)
+
+    def unpooled(part: str) -> Any:
+        found = call.term(numbers).of(part, radix).of("Cast", to=onnx.TensorProto.FLOAT)
+        found = found.of("MaxUnpool", *call.node.input[1:], **call.attributes)
+        return found.of("Cast", to=onnx.TensorProto.INT64)
+
+    put = unpooled("Div").of("Mul", radix).of("Add", unpooled("Mod").name)
+    total = added(call, count, put.name, call.dY)
     first, last = graph.constant([1]), graph.constant([np.iinfo(np.int64).max])
     return [graph.like(graph.op("Slice", total, first, last), X.name)]
 

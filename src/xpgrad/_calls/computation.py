@@ -58,7 +58,11 @@ class Computation:
 
     def reshape(self, array: Any, shape: Sequence[int]) -> Any:
         """A lifted array in another shape, as a view if possible."""
-        return array if tuple(array.shape) == tuple(shape) else self.xp.reshape(array, tuple(shape))
+        shape = tuple(shape)
+        # sizes of a graph that are not known before it runs may be equal to any number
+        if array.shape == shape and all(type(size) is int for size in array.shape):
+            return array
+        return self.xp.reshape(array, shape)
 
     def deliver(
         self, operator: str, compute: Callable[[Any], Any], out: Any, shape: Sequence[int] | None = None
