@@ -854,6 +854,11 @@ def test_a_network_as_pytorch_exports_it() -> None:
     info.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value="PARAMETER")
     model.graph.value_info.append(info)
     assert gradients_of(gradient_model(model)) == [*parameters, "scale"]
+    buffer = helper.make_tensor_value_info("v", DOUBLE, (2,))
+    buffer.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value="BUFFER")
+    model.graph.value_info.append(buffer)
+    assert gradients_of(gradient_model(model)) == [*[name for name in parameters if name != "v"], "scale"]
+    del model.graph.value_info[-1]
     check(model, {"x": x}, ["scale", "three"])
     with pytest.raises(ValueError, match="Clip has bounds to differentiate, expected the gradient of"):
         gradient_model(model, ["six"])

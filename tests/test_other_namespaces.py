@@ -113,6 +113,14 @@ def test_lazy_ndonnx_becomes_a_graph(name: str, unknown: bool, rng: np.random.Ge
         np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_lazy_resets_are_refused() -> None:
+    ndonnx = pytest.importorskip("ndonnx", reason="ndonnx not installed")
+    X, W, R = (ndonnx.argument(shape=s, dtype=ndonnx.float64) for s in [(5, 2, 3), (1, 16, 3), (1, 16, 4)])
+    reset = ndonnx.argument(shape=(5, 2), dtype=ndonnx.bool)
+    with pytest.raises(TypeError, match="lstm: reset is a lazy array of ndonnx, expected known values"):
+        xpgrad.lstm(X, W, R, reset=reset)
+
+
 @pytest.mark.parametrize("number", range(len(KERNELS)), ids=[kernel.name for kernel in KERNELS])
 def test_every_kernel_in_lazy_ndonnx(number: int) -> None:
     """Its first option, forward and gradient, beside the same in NumPy."""

@@ -27,6 +27,7 @@ class NdonnxEngine(NumpyEngine):
     """
 
     name = "ndonnx"
+    traces_resets = False
     array_types: tuple[type, ...] = ()
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:

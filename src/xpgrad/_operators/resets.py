@@ -47,6 +47,13 @@ def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) ->
     T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
     check_reset(operator, reset, are_booleans(operator, reset), T, N, layout)
     if engines.is_traced(reset) or (lengths is not None and engines.is_traced(lengths)):
+        tracer = engines.traced_by((reset, lengths))
+        if tracer is not None and not tracer.traces_resets:
+            lazy = "reset" if tracer.is_traced(reset) else "sequence_lens beside reset"
+            raise TypeError(
+                f"{operator}: {lazy} is a lazy array of {tracer.name}, expected known values, because the steps "
+                "depend on them"
+            )
         xp = array_api_compat.array_namespace(reset if engines.is_traced(reset) else lengths)
         marks = xp.asarray(reset) if layout else xp.asarray(reset).T
         # T, computed from the marks, is on the marks' devices, also on several

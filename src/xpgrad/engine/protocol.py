@@ -204,6 +204,8 @@ class Adapter(Engine, Protocol):
     """Exact types of the arrays that the quick ways below may take."""
     host: Host | None = None
     """The engine itself, if the whole process uses the framework's threads."""
+    traces_resets: bool = True
+    """Whether resets, or lengths beside resets, may be traced."""
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
         """Whether this engine computes with these arrays; otherwise the standard engine does."""
