@@ -51,8 +51,8 @@ def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) ->
         if tracer is not None and not tracer.traces_resets:
             lazy = "reset" if tracer.is_traced(reset) else "sequence_lens beside reset"
             raise TypeError(
-                f"{operator}: {lazy} is a lazy array of {tracer.name}, expected known values, because the steps "
-                "depend on them"
+                f"{operator}: {lazy} is a lazy array of {tracer.name}, expected known values: "
+                "the steps depend on them"
             )
         xp = array_api_compat.array_namespace(reset if engines.is_traced(reset) else lengths)
         marks = xp.asarray(reset) if layout else xp.asarray(reset).T
