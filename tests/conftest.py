@@ -19,7 +19,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 import gc
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +52,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     is_short = config.getoption("markexpr") == "not long"
     named = any(Path(one.partition("::")[0]).suffix == ".py" for one in config.args)
     return True if is_short and not named and is_long(collection_path) else None
+
+
+@pytest.fixture
+def set_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | str], None]]:
+    """A function that sets the number of threads, of our own pool and of PyTorch's team.
+
+    Kernels run in PyTorch's team once any test of the process has loaded PyTorch.
+    """
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+
+    def use(count: int | str) -> None:
+        monkeypatch.setenv("XPGRAD_NUM_THREADS", str(count))
+        if torch:
+            torch.set_num_threads(int(count))
+
+    yield use
+    if torch:
+        torch.set_num_threads(before)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -294,10 +294,12 @@ def test_shapes(shape: tuple[int, ...], backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("jit", ["0", "1"])
-def test_layouts(jit: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+def test_layouts(
+    jit: str, monkeypatch: pytest.MonkeyPatch, set_threads: Any, rng: np.random.Generator
+) -> None:
     """Transposed, strided, reversed, broadcast and unaligned arrays, enough for threads and many blocks."""
     monkeypatch.setenv("XPGRAD_JIT", jit)
-    monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+    set_threads(3)
     base = rng.normal(size=(2 * 331, 2 * 420))
     raw = np.zeros(331 * 420 * 8 + 1, np.uint8)
     unaligned = raw[1:].view(np.float64).reshape(331, 420)
@@ -710,9 +712,9 @@ def test_an_alpha_of_zero_is_told_by_the_output(name):
 @pytest.mark.parametrize("begin", [0, 1, 5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_large_arrays(threads: str, dtype: str, begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_arrays(threads: str, dtype: str, begin: int, set_threads: Any) -> None:
     """Blocks that begin anywhere in a cache line; nothing beside the result is written."""
-    monkeypatch.setenv("XPGRAD_NUM_THREADS", threads)
+    set_threads(threads)
     count = (1 << 22) + 301
     rng = np.random.default_rng(begin)
     Y, dY, memory = (rng.normal(size=count + 8).astype(dtype) for _ in range(3))

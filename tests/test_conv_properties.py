@@ -440,8 +440,8 @@ def test_inputs_are_not_written_to(name: str) -> None:
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 @pytest.mark.parametrize("name", ["3x3-asymmetric", "1d", "depthwise", "large"])
-def test_any_number_of_threads(name: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XPGRAD_NUM_THREADS", threads)
+def test_any_number_of_threads(name: str, threads: str, set_threads: Any) -> None:
+    set_threads(threads)
     case = CASES[name]
     arrays = case.arrays()
     expected = case.expected(arrays)

@@ -25,6 +25,7 @@ from keras import layers  # noqa: E402
 import xpgrad_keras  # noqa: E402
 from keras_gradients import BACKEND, flat, pulled_back  # noqa: E402
 from xpgrad.engine.process.memory import address_of  # noqa: E402
+from xpgrad_keras import _calls  # noqa: E402
 from xpgrad_keras import layers as ours_module  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Keras and its backends
@@ -90,6 +91,18 @@ def _close(found, expected, dtype="float32", tolerance=None):
         scale = max(1.0, float(np.abs(other.astype("float64")).max(initial=0)))
         error = np.abs(one.astype("float64") - other.astype("float64")).max(initial=0)
         assert error <= (tolerance or TOLERANCE[dtype]) * scale, error
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("SimpleRNN", {}), ("GRU", {"recurrent_activation": "sigmoid"})]
+)
+@pytest.mark.parametrize("number", range(len(_calls._ONNX)))
+def test_every_activation(number, kind, options, kernels_only):
+    theirs, ours = _pair(kind, units=4, activation=list(_calls._ONNX)[number], **options)
+    X = _input()
+    expected = np.asarray(keras.ops.convert_to_numpy(theirs(X)))
+    kernels_only()
+    _close([np.asarray(keras.ops.convert_to_numpy(ours(X)))], [expected])
 
 
 def _drawn(number):

@@ -234,7 +234,8 @@ def test_powers_and_erf_are_onnx_own(kind: str) -> None:
         check_as_onnx(model_of("Pow", ["x", "e"], ["y"], opset=15), {"x": x, "e": power})
     if kind in ("FLOAT", "DOUBLE", "FLOAT16"):
         tiny = np.asarray([0.0, -0.0, 1e-30, -1e-7, 1e-3, 0.3, -5.0, 12.0, np.inf, -np.inf, np.nan])
-        values = np.concatenate([tiny, np.linspace(-4, 4, 101)]).astype(x.dtype)
+        # in float32 it is computed in blocks
+        values = np.concatenate([tiny, np.linspace(-4, 4, 20_001)]).astype(x.dtype)
         (y,) = run(model_of("Erf", ["x"], ["y"]), {"x": values}).values()
         bound = {"FLOAT": 3e-7, "DOUBLE": 1e-15, "FLOAT16": 0.0}[kind]
         expected = np.asarray([erf(value) for value in values], dtype=x.dtype)

@@ -102,13 +102,18 @@ def test_convolutions(case: str, name: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("name", METHOD_NAMES)
 @pytest.mark.parametrize("case", CASES)
 def test_convolutions_in_threads(
-    case: str, name: str, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    case: str,
+    name: str,
+    kind: str,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    set_threads: Any,
 ) -> None:
     """However small they are, started by Python or by compiled code."""
     monkeypatch.setattr(sharing, "PRODUCT", 0)
     monkeypatch.setattr(sharing, "COPY", 0)
     if kind == "numpy":
-        monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+        set_threads(3)
         check_convolution(case, name, rng)
         return
     torch = pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
@@ -352,10 +357,15 @@ STACKS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any]] = {
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks_of_matrices(
-    name: str, turned: bool, add: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    turned: bool,
+    add: bool,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    set_threads: Any,
 ) -> None:
     monkeypatch.setattr(sharing, "PRODUCT", 0)
-    monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+    set_threads(3)
     shape, other, key = STACKS[name]
     a, b = rng.normal(size=shape), rng.normal(size=other)
     if turned:

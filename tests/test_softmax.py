@@ -96,7 +96,9 @@ def test_differences(name: str, engine: str | None, attributes: dict[str, Any]) 
 @BOTH
 @pytest.mark.parametrize("how", ["compiled", "blocks"])
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 4e-6), ("float64", 8e-15)])
-def test_accuracy(name: str, how: str, dtype: str, bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accuracy(
+    name: str, how: str, dtype: str, bound: float, monkeypatch: pytest.MonkeyPatch, set_threads: Any
+) -> None:
     """Of every single share, also tiny ones, relative to itself; long rows, and threads.
 
     A logit 30 below the peak is known to 30 roundings' worth, and its share no better.
@@ -104,7 +106,7 @@ def test_accuracy(name: str, how: str, dtype: str, bound: float, monkeypatch: py
     if how == "compiled" and importlib.util.find_spec("llvmlite") is None:
         pytest.skip("llvmlite is not installed: nothing is compiled")
     monkeypatch.setenv("XPGRAD_JIT", "1" if how == "compiled" else "0")
-    monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+    set_threads(3)
     rng = np.random.default_rng(5)
     X, dY = ((rng.normal(size=(9, 20011)) * scale).astype(dtype) for scale in (4, 1))
     y = getattr(xpgrad, name)(X)
@@ -200,9 +202,9 @@ def test_flatten_of_no_axes_and_past_the_end() -> None:
 
 
 @pytest.mark.parametrize("jit", ["0", "1"])
-def test_layouts_and_out(jit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_and_out(jit: str, monkeypatch: pytest.MonkeyPatch, set_threads: Any) -> None:
     monkeypatch.setenv("XPGRAD_JIT", jit)
-    monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+    set_threads(3)
     rng = np.random.default_rng(8)
     base = rng.normal(size=(60, 44, 70))
     layouts = [base, np.asfortranarray(base), np.repeat(base, 2, axis=1)[:, ::2], base[::-1, :, ::-1]]

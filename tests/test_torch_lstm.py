@@ -6,6 +6,7 @@ from torch import nn
 
 import xpgrad_torch
 from torch_cases import H, I, N, T, flat, gradients, random_states
+from xpgrad._calls import families
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
@@ -115,3 +116,24 @@ def test_truncated_peephole_gradient():
     for a, b in zip(truncated, exact, strict=True):
         assert not torch.allclose(a, b, rtol=1e-4)
         assert torch.allclose(a, b, rtol=1, atol=b.abs().max())
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_large_products_without_compiled_code(kind, threads, set_threads, monkeypatch):
+    """They are PyTorch's, also with a sum to add to: the gradient of the weights has several chunks."""
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    monkeypatch.setattr(families, "known", families.CallCache())
+    set_threads(threads)
+    torch.manual_seed(0)
+    theirs = getattr(torch.nn, kind)(16, 64)
+    ours = getattr(xpgrad_torch, kind)(16, 64)
+    ours.load_state_dict(theirs.state_dict())
+    X, found = torch.randn(60, 120, 16), []
+    for module in (theirs, ours):
+        leaf = X.clone().requires_grad_()
+        output, _ = module(leaf)
+        loss = (output * torch.linspace(-1, 1, 64)).sum()
+        found.append([output, *torch.autograd.grad(loss, [leaf, *module.parameters()])])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).abs().max() < 2e-5 * one.abs().max()
