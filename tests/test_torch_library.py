@@ -798,3 +798,23 @@ def test_operations_of_a_cell_of_ones_own():
     with FlopCounterMode(display=False) as counter:
         layer(torch.randn(4, 3, 5), lengths=[4, 2, 1])
     assert counter.get_total_flops() == 2 * (4 * 3) * 12 * (5 + 6)
+
+
+@pytest.mark.parametrize(
+    "name", ["Conv2d", "ConvTranspose1d", "LSTM", "GRUCell", "CrossEntropyLoss", "BCEWithLogitsLoss"]
+)
+def test_no_node_of_a_graph_saves_none(name):
+    """Tools that draw graphs, as torchviz, ask for the size of what each node saved."""
+    arguments = {"Conv2d": (3, 4, 3), "ConvTranspose1d": (3, 4, 3), "LSTM": (3, 4), "GRUCell": (3, 4)}
+    module = getattr(xpgrad_torch, name)(*arguments.get(name, ()))
+    shape = {"Conv2d": (2, 3, 5, 5), "ConvTranspose1d": (2, 3, 5), "LSTM": (5, 2, 3)}.get(name, (2, 3))
+    X = torch.randn(shape, requires_grad=True)
+    target = {"CrossEntropyLoss": [torch.tensor([0, 2])], "BCEWithLogitsLoss": [torch.rand(2, 3)]}
+    result = module(X, *target.get(name, []))
+    nodes, saved = [(result[0] if isinstance(result, tuple) else result).grad_fn], []
+    while nodes:
+        node = nodes.pop()
+        saved += getattr(node, "saved_tensors", ())
+        nodes += [below for below, _ in node.next_functions if below is not None]
+    assert saved
+    assert all(x is not None for x in saved)

@@ -308,6 +308,16 @@ def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
     return not any(c is not None and is_of_older_vmap(c) for c in cotangents)
 
 
+def with_none(saved: Sequence[Tensor], absent: Sequence[int]) -> Sequence[Any]:
+    """Return saved tensors with None in its places, which was not saved: tools that draw graphs expect none."""
+    if not absent:
+        return saved
+    filled: list[Tensor | None] = list(saved)
+    for k in absent:
+        filled.insert(k, None)
+    return filled
+
+
 class _PlannedKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
@@ -325,10 +335,10 @@ class _PlannedKernel(torch.autograd.Function):
         *flat: Tensor,
     ) -> Any:
         outputs = template.forward(ready, flat, packing)
-        kept: list[Tensor | None] = list(flat)
-        for k in template.unread:
-            kept[k] = None
-        ctx.save_for_backward(*kept, *template.kept(outputs, ctx.needs_input_grad))
+        read = list(flat)
+        for k in reversed(template.unread):
+            del read[k]
+        ctx.save_for_backward(*read, *template.kept(outputs, ctx.needs_input_grad))
         ctx.set_materialize_grads(False)
         ctx.template, ctx.packing, ctx.samples = template, packing, None
         ctx.lengths = ready.lengths if isinstance(ready, Ready) else ready
@@ -339,8 +349,8 @@ class _PlannedKernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        template, saved, needed = ctx.template, ctx.saved_tensors, ctx.needs_input_grad[3:]
-        packing, count = ctx.packing, len(needed)
+        template, needed, packing = ctx.template, ctx.needs_input_grad[3:], ctx.packing
+        saved, count = with_none(ctx.saved_tensors, template.unread), len(needed)
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * (count + 3)
         operands, kept = saved[:count], saved[count:]

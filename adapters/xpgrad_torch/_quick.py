@@ -1,6 +1,6 @@
 """Activations, softmax and losses: kernels with a gradient of only their first operand."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 import xpgrad
-from xpgrad_torch._autograd import TorchKernel, apply, is_followed, is_recorded, map_older_batch
+from xpgrad_torch._autograd import TorchKernel, apply, is_followed, is_recorded, map_older_batch, with_none
 from xpgrad_torch._errors import INPUT, CallerNames
 from xpgrad_torch._kernel import check_dense, check_flag
 from xpgrad_torch._overrides import are_replaceable, as_plain, handed_over
@@ -45,16 +45,19 @@ class _FirstOperand(torch.autograd.Function):
                 ctx.mark_dirty(X)
             else:
                 Y = function(X.detach(), **others, **attributes)  # the core is faster without a gradient
+        absent: Sequence[int] = ()
         if kernel.saved:
             ctx.save_for_backward(Y)
         else:
-            ctx.save_for_backward(X if before is None else before, *others.values())
-        ctx.kernel, ctx.attributes = kernel, attributes
+            given = [X if before is None else before, *others.values()]
+            absent = [k for k, x in enumerate(given) if x is None]
+            ctx.save_for_backward(*[x for x in given if x is not None])
+        ctx.kernel, ctx.attributes, ctx.absent = kernel, attributes, absent
         return Y
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor) -> Any:
-        kernel, saved = ctx.kernel, ctx.saved_tensors
+        kernel, saved = ctx.kernel, with_none(ctx.saved_tensors, ctx.absent)
         if is_recorded():
             (dX,) = kernel.gradient_operator(*saved, dY, **ctx.attributes, wrt=("X",))
         elif is_of_older_vmap(dY):
