@@ -309,7 +309,7 @@ def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
 
 
 def with_none(saved: Sequence[Tensor], absent: Sequence[int]) -> Sequence[Any]:
-    """Return saved tensors with None in its places, which was not saved: tools that draw graphs expect none."""
+    """Return saved tensors with None in its places. It is not saved: tools that draw graphs expect none."""
     if not absent:
         return saved
     filled: list[Tensor | None] = list(saved)
