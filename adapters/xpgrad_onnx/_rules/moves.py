@@ -138,7 +138,7 @@ def _depth_to_space(call: Backward) -> Grads:
 
 @rule("SpaceToDepth")
 def _space_to_depth(call: Backward) -> Grads:
-    return [call.graph.op("DepthToSpace", call.dY, blocksize=call.attributes["blocksize"])]
+    return [call.graph.op("DepthToSpace", call.dY, **call.attributes)]
 
 
 @rule("GatherElements", "GatherND", "Tile", "Compress")
