@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from xpgrad_onnx._call import by_onnx
-from xpgrad_onnx._graph import facts_of
+from xpgrad_onnx._facts import facts_of
 from xpgrad_onnx._opsets import opset_of
 from xpgrad_onnx._scopes import RANDOM, make_unique, reads, rename_inputs, set_nodes, subgraphs
 

@@ -310,11 +310,7 @@ def _read_biases(
         return [first, second]
     bias = given[names[0]]
     count = len(layout.gates) * (1 if layout.stacked else 2)
-    if bias.ndim == 0 or bias.shape[-1] % count:
-        raise ValueError(
-            f"convert: {names[0]} has shape {tuple(bias.shape)}, expected a last size that is a multiple of "
-            f"{count}"
-        )
+    _check_multiple(names[0], bias, -1, count)
     if not layout.stacked:
         return _cell_layouts.blocks(bias, 2, -1)
     weight = given.get(layout.input, given.get(layout.recurrent))
