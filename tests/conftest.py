@@ -16,7 +16,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Keras has one backend in a process; tests/test_keras_backends.py runs the others in processes of their own
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-import contextlib
 import gc
 import random
 import sys
@@ -56,15 +55,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture
-def set_threads() -> Iterator[Callable[[int | str], None]]:
+def set_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | str], None]]:
     """A function that sets the number of threads, of our own pool and of PyTorch's team.
 
-    Kernels run in PyTorch's team once any test of the process has loaded PyTorch.
+    Kernels run in PyTorch's team once any test of the process has loaded PyTorch. `in_threads` would put back
+    the whole environment, also what monkeypatch has taken away by then.
     """
-    from xpgrad.cli.check_random import in_threads
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
 
-    with contextlib.ExitStack() as stack:
-        yield lambda count: stack.enter_context(in_threads(int(count)))
+    def use(count: int | str) -> None:
+        monkeypatch.setenv("XPGRAD_NUM_THREADS", str(count))
+        if torch:
+            torch.set_num_threads(int(count))
+
+    yield use
+    if torch:
+        torch.set_num_threads(before)
 
 
 @pytest.hookimpl(tryfirst=True)
